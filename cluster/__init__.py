@@ -1,0 +1,1 @@
+"""Programs around tiedreq: the cluster launcher and its companions."""

@@ -1,0 +1,118 @@
+"""Make the virtual environment in .venv beside the checkout: `_install.py run|dev`.
+
+Called by scripts/_setup.sh when the environment is missing or out of date, with
+whatever Python was found; so it uses the standard library only.
+
+* One installer at a time: a lock on `.venv.lock`, which pip inherits, so that an
+  installer killed outright still keeps the next one out until its pip has ended.
+* `.venv/ready-KIND` is written last and holds the text the environment was made
+  from. An environment without any was interrupted half way and is made anew.
+* `dev` holds everything that `run` does, in the same versions.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOCK = ROOT / ".venv.lock"
+KINDS = {"run": ("run",), "dev": ("run", "dev")}
+
+# Settings that would make pip install somewhere else or refuse the checkout itself.
+PIP_SETTINGS_DROPPED = (
+    "PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_PYTHON"
+)
+
+
+def say(text: str) -> None:
+    print(f"tiedreq: {text}", file=sys.stderr, flush=True)
+
+
+def made_from(kind: str) -> str:
+    """The text that decides what is in the environment; scripts/_setup.sh builds the same."""
+    project = (ROOT / "pyproject.toml").read_text().partition("\n[tool.")[0]
+    requirements = (ROOT / "requirements" / f"{kind}.txt").read_text()
+    return f"{ROOT}\n{project}\n{requirements}"
+
+
+def is_ready(kind: str) -> bool:
+    stamp = VENV / f"ready-{kind}"
+    python = VENV / "bin" / "python"
+    return python.exists() and stamp.exists() and stamp.read_text() == made_from(kind)
+
+
+def lock() -> int:
+    descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another set-up is at work in this checkout, waiting for it")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def install(kind: str, lock_descriptor: int) -> None:
+    python = VENV / "bin" / "python"
+    stamps = list(VENV.glob("ready-*"))
+    # A stamp made elsewhere: the checkout was moved, and with it every path in the environment.
+    usable = any(stamp.read_text().startswith(f"{ROOT}\n") for stamp in stamps)
+    for stamp in stamps:
+        stamp.unlink()
+
+    environment = {k: v for k, v in os.environ.items() if k not in PIP_SETTINGS_DROPPED.split()}
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+
+    def run(*command: str | Path) -> None:
+        subprocess.run(
+            [str(word) for word in command],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            env=environment,
+            cwd=ROOT,
+            pass_fds=[lock_descriptor],
+        )
+
+    if not usable or not python.exists():
+        say(f"making .venv with Python {sys.version.split()[0]}")
+        run(sys.executable, "-I", "-m", "venv", "--clear", VENV)
+    pip = (python, "-I", "-m", "pip", "install", "--quiet", "--no-input")
+    say(f"installing requirements/{kind}.txt")
+    run(*pip, "--require-hashes", "-r", ROOT / "requirements" / f"{kind}.txt")
+    run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+
+    for satisfied in KINDS[kind]:
+        new = VENV / f"ready-{satisfied}.new"
+        new.write_text(made_from(satisfied))
+        new.rename(VENV / f"ready-{satisfied}")
+
+
+def main(kind: str) -> int:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    # By default the signal would end this process alone and leave pip running.
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGHUP, stop)
+    try:
+        descriptor = lock()
+        if not is_ready(kind):
+            install(kind, descriptor)
+    except KeyboardInterrupt:
+        say("interrupted; the next start begins the installation anew")
+        return 130
+    except subprocess.CalledProcessError as failure:
+        say(f"installation failed: {' '.join(failure.cmd[3:6])} ended with {failure.returncode}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
