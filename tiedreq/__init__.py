@@ -1,0 +1,1 @@
+"""Tied and hedged requests between the replicas of a service, on Trio."""
