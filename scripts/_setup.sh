@@ -6,7 +6,7 @@
 # made from, kept in .venv/ready-KIND, with what stands in the checkout. The cold
 # path is scripts/_install.py. Both write to standard error only.
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 # Another environment, activated or leaked into this shell, must not leak in here.
 unset VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONSAFEPATH __PYVENV_LAUNCHER__

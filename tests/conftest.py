@@ -1,0 +1,124 @@
+"""What every test gets: the long kinds' options, hypothesis profiles, and a guard against left-over processes.
+
+* Markers `system`, `soak`, `agreement` and `hostile` are the long kinds. They run with `--all` (quick ones too),
+  `--long` (long ones alone) or when `-m` asks for something; otherwise they are deselected.
+* `--minutes N` is the time each long *kind* may take; the fixture `minutes` is one test's share of it.
+* Hypothesis: profile `dev`, or `ci` where $CI is set (no random seed, so a red run is red again), or `nightly` with
+  `--all`; `--hypothesis-profile NAME` overrides.
+* A test that leaves a process behind fails, and the process is killed (_processes.py).
+* A test that hangs fails and tells where its tasks stood (_watchdog.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests._processes import Descendants, describe, end
+from tests._watchdog import with_deadline
+
+LONG_KINDS = ("system", "soak", "agreement", "hostile")
+MINUTES_DEFAULT = 5.0
+GRACE_SECONDS = 120.0
+
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, max_examples=60, derandomize=True, print_blob=True, database=None
+)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiedreq")
+    group.addoption("--all", action="store_true", help="run the long kinds too: " + ", ".join(LONG_KINDS))
+    group.addoption("--long", action="store_true", help="run the long kinds alone")
+    group.addoption(
+        "--minutes",
+        type=float,
+        default=MINUTES_DEFAULT,
+        metavar="N",
+        help=f"minutes that each long kind may take (default: {MINUTES_DEFAULT:g})",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.option.minutes > 0:
+        raise pytest.UsageError(f"--minutes needs a number above 0, not {config.option.minutes:g}")
+    if not getattr(config.option, "hypothesis_profile", None):
+        profile = "ci" if os.environ.get("CI") else "nightly" if config.option.all else "dev"
+        hypothesis.settings.load_profile(profile)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    option = config.option
+    if option.all or option.long:
+        return f"long kinds: {', '.join(LONG_KINDS)}, {option.minutes:g} min each; profile {profile_name()}"
+    return f"long kinds left out (--all adds them); profile {profile_name()}"
+
+
+def profile_name() -> str:
+    return hypothesis.settings.get_current_profile_name()
+
+
+def kinds_of(item: pytest.Item) -> list[str]:
+    return [kind for kind in LONG_KINDS if item.get_closest_marker(kind)]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    option = config.option
+    if option.long:
+        wanted = [item for item in items if kinds_of(item)]
+    elif option.all or option.markexpr:
+        wanted = list(items)
+    else:
+        wanted = [item for item in items if not kinds_of(item)]
+    dropped = [item for item in items if item not in set(wanted)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = wanted
+    for item in items:
+        if kinds_of(item) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(GRACE_SECONDS + 60 * option.minutes))
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = with_deadline(item.obj, timeout_of(item))
+
+
+def timeout_of(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    if marker is None:
+        return float(item.config.getini("timeout"))
+    return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+
+
+@pytest.fixture
+def minutes(request: pytest.FixtureRequest) -> float:
+    """How long this test may go on, in minutes: its share of what `--minutes` grants to its kind."""
+    sharing: Counter[str] = Counter()
+    for item in request.session.items:
+        if "minutes" in getattr(item, "fixturenames", ()):
+            sharing.update(kinds_of(item))
+    shares = [sharing[kind] for kind in kinds_of(request.node)]
+    assert shares, "`minutes` is for the long kinds: mark the test " + " or ".join(LONG_KINDS)
+    granted: float = request.config.option.minutes
+    return granted / max(shares)
+
+
+descendants = Descendants()
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Fail a test that leaves a process behind; one of a wider fixture was there before and may stay."""
+    before = descendants.alive()
+    yield
+    left = descendants.alive() - before
+    if left:
+        told = "; ".join(describe(process) for process in left)
+        for process in left:
+            end(process)
+        pytest.fail(f"left behind: {told}", pytrace=False)
