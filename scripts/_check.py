@@ -41,7 +41,7 @@ CHECKS = (
     Check("format", tool("ruff", "format", "--quiet", "--diff", "."), fix=tool("ruff", "format", "--quiet", ".")),
     Check("shell", ("bash", "-c", 'for file; do bash -n "$file" || failed=1; done; exit ${failed:-0}', "bash", *SHELL)),
     Check("types", tool("mypy", "--no-error-summary")),
-    Check("imports", tool("lint-imports", "--no-timings")),
+    Check("imports", tool("lint-imports")),
     Check("states", (*STATES, "--check"), fix=STATES, needs="tiedreq/core/statesdoc.py"),
 )
 

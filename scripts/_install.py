@@ -26,9 +26,7 @@ LOCK = ROOT / ".venv.lock"
 KINDS = {"run": ("run",), "dev": ("run", "dev")}
 
 # Settings that would make pip install somewhere else or refuse the checkout itself.
-PIP_SETTINGS_DROPPED = (
-    "PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_PYTHON"
-)
+PIP_SETTINGS_DROPPED = "PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_PYTHON"
 
 
 def say(text: str) -> None:

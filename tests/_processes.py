@@ -6,6 +6,7 @@ milliseconds, so that is done only after something was started: an audit hook co
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -60,8 +61,6 @@ def describe(process: psutil.Process) -> str:
 
 
 def end(process: psutil.Process) -> None:
-    try:
+    with contextlib.suppress(psutil.Error):
         process.kill()
         process.wait(5)
-    except psutil.Error:
-        pass

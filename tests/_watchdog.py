@@ -6,6 +6,7 @@ shield themselves and for those without Trio: its signal breaks Trio's loop, so 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,10 +33,8 @@ def with_deadline(test: Callable[..., Awaitable[None]], timeout: float) -> Calla
             scope.cancel()
 
         def ring() -> None:
-            try:
+            with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(give_up)
-            except trio.RunFinishedError:
-                pass
 
         timer = threading.Timer(seconds, ring)
         timer.daemon = True
