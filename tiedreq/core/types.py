@@ -5,11 +5,24 @@ All are immutable values. Durations are seconds, ``incarnation`` and ``client`` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
+
+ItemT = TypeVar("ItemT")
 
 UNTIED = -1
 """The rank of a copy that belongs to no tie."""
+
+
+class RandomSource(Protocol):
+    """Random numbers come in as an argument: a ``random.Random``, or anything alike."""
+
+    def random(self) -> float:
+        """A number from 0 up to 1."""
+
+    def sample(self, population: Sequence[ItemT], k: int) -> list[ItemT]:
+        """``k`` different items."""
 
 
 class CallId(NamedTuple):

@@ -1,0 +1,66 @@
+"""The transitions of a call at its client."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tiedreq.core.transitions import Table
+
+
+class CallState(IntEnum):
+    """Where a call is."""
+
+    NEW = 0
+    RACING = 1
+    WAITING = 2
+    DONE = 3
+
+
+class CallTrigger(IntEnum):
+    """What moves a call."""
+
+    ROUND_SENT = 0
+    NONE_REACHABLE = 1
+    ANSWERED = 2
+    FAILED = 3
+    ROUNDS_SPENT = 4
+    DEADLINE_PASSED = 5
+    CANCELLED = 6
+
+
+_S = CallState
+_T = CallTrigger
+
+CALL_TABLE: Table[CallState, CallTrigger] = Table(
+    "call",
+    CallState.NEW,
+    {
+        (_S.NEW, _T.ROUND_SENT): _S.RACING,
+        (_S.NEW, _T.NONE_REACHABLE): _S.WAITING,
+        (_S.NEW, _T.DEADLINE_PASSED): _S.DONE,
+        (_S.NEW, _T.CANCELLED): _S.DONE,
+        (_S.RACING, _T.ROUND_SENT): _S.RACING,
+        (_S.RACING, _T.NONE_REACHABLE): _S.WAITING,
+        (_S.RACING, _T.ANSWERED): _S.DONE,
+        (_S.RACING, _T.FAILED): _S.DONE,
+        (_S.RACING, _T.ROUNDS_SPENT): _S.DONE,
+        (_S.RACING, _T.DEADLINE_PASSED): _S.DONE,
+        (_S.RACING, _T.CANCELLED): _S.DONE,
+        (_S.WAITING, _T.ROUND_SENT): _S.RACING,
+        (_S.WAITING, _T.NONE_REACHABLE): _S.WAITING,
+        (_S.WAITING, _T.ANSWERED): _S.DONE,
+        (_S.WAITING, _T.FAILED): _S.DONE,
+        (_S.WAITING, _T.ROUNDS_SPENT): _S.DONE,
+        (_S.WAITING, _T.DEADLINE_PASSED): _S.DONE,
+        (_S.WAITING, _T.CANCELLED): _S.DONE,
+    },
+    {
+        _T.ROUND_SENT: "copies went out: the first ones, or a new round after all were gone",
+        _T.NONE_REACHABLE: "no reachable replica takes work; no round is spent (a backup may still be alive)",
+        _T.ANSWERED: "an acceptable answer came",
+        _T.FAILED: "a failure that ends the race: not retryable, or nothing is left that may be tried",
+        _T.ROUNDS_SPENT: "all copies are gone and the rounds are spent",
+        _T.DEADLINE_PASSED: "the call's time is up",
+        _T.CANCELLED: "the user cancelled",
+    },
+)

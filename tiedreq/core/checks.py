@@ -1,0 +1,33 @@
+"""Checks that options share: each raises ``BadOption`` with the field, the value and the limit."""
+
+from __future__ import annotations
+
+import math
+
+from tiedreq.core.errors import BadOption
+
+
+def check_number(field: str, value: object, low: float, high: float, unit: str = "") -> float:
+    """``value`` as a float when it is a finite number from ``low`` to ``high``; ``BadOption`` otherwise."""
+    tail = f" {unit}" if unit else ""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadOption(f"{field}: {value!r} is not a number from {low:g} to {high:g}{tail}")
+    if not low <= value <= high:
+        raise BadOption(f"{field}: {value!r} is not between {low:g} and {high:g}{tail}")
+    return float(value)
+
+
+def check_count(field: str, value: object, low: int, high: int) -> int:
+    """``value`` as an int when it is a whole number from ``low`` to ``high``; ``BadOption`` otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadOption(f"{field}: {value!r} is not a whole number from {low} to {high}")
+    if not low <= value <= high:
+        raise BadOption(f"{field}: {value!r} is not between {low} and {high}")
+    return value
+
+
+def check_flag(field: str, value: object) -> bool:
+    """``value`` when it is True or False; ``BadOption`` otherwise."""
+    if not isinstance(value, bool):
+        raise BadOption(f"{field}: {value!r} is not True or False")
+    return value

@@ -1,0 +1,213 @@
+"""Events: what happened, in the past tense. The only input of a replica's and a call's core.
+
+``link`` is the number of one connection in this process (its epoch): news from an old connection names a number that
+the core no longer knows, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tiedreq.core.messages import Submit
+from tiedreq.core.types import Cause, CopyId, CopyState, Identity
+
+
+class CallerConnected(NamedTuple):
+    """A client's link is up. ``client`` is the nonce it proved at hello."""
+
+    link: int
+    client: int
+
+
+class CallerLost(NamedTuple):
+    """A client's link is gone."""
+
+    link: int
+
+
+class PeerConnected(NamedTuple):
+    """A mesh link is up."""
+
+    link: int
+    peer: Identity
+
+
+class PeerLost(NamedTuple):
+    """A mesh link is gone."""
+
+    link: int
+
+
+class SubmitReceived(NamedTuple):
+    """A caller sent a copy."""
+
+    link: int
+    submit: Submit
+
+
+class CancelReceived(NamedTuple):
+    """A caller no longer wants a copy."""
+
+    link: int
+    copy: CopyId
+
+
+class PeerStarted(NamedTuple):
+    """A partner's copy started. ``remaining`` bounds how long a marker of it lives."""
+
+    link: int
+    copy: CopyId
+    remaining: float
+
+
+class PeerNext(NamedTuple):
+    """A partner's copy is at the head of its queue and can't be stopped once it runs."""
+
+    link: int
+    copy: CopyId
+    remaining: float
+
+
+class Answer(NamedTuple):
+    """A handler returned ``payload``."""
+
+    payload: bytes
+
+
+class Fault(NamedTuple):
+    """A handler raised. ``details`` is an encoded value, or empty."""
+
+    code: str
+    message: str
+    details: bytes
+    retryable: bool
+
+
+class WorkFinished(NamedTuple):
+    """A handler has ended and its slot is free. ``outcome`` is None when it was stopped."""
+
+    copy: CopyId
+    outcome: Answer | Fault | None
+
+
+class StopEnabled(NamedTuple):
+    """A handler in a thread has said how it can be stopped."""
+
+    copy: CopyId
+
+
+class DrainRequested(NamedTuple):
+    """The replica is to finish what runs and leave."""
+
+
+class PushbackRequested(NamedTuple):
+    """No backups should come here for ``seconds``."""
+
+    seconds: float
+
+
+class NoticeLatencyMeasured(NamedTuple):
+    """Half the round trip of a notice to ``peer``, in seconds."""
+
+    peer: str
+    seconds: float
+
+
+class TimePassed(NamedTuple):
+    """The time that ``wake_at`` named has come (or any other: it is harmless)."""
+
+
+class InputSettled(NamedTuple):
+    """All input that was ready has been given to the core. Only this fills slots."""
+
+
+class CallRequested(NamedTuple):
+    """The user made the call."""
+
+
+class CopyStarted(NamedTuple):
+    """A replica said that a copy's handler started."""
+
+    link: int
+    copy: CopyId
+
+
+class ResultReceived(NamedTuple):
+    """A replica answered. ``acceptable`` is the verdict of the caller's ``accept``."""
+
+    link: int
+    copy: CopyId
+    acceptable: bool
+
+
+class FailureReceived(NamedTuple):
+    """A replica's handler failed."""
+
+    link: int
+    copy: CopyId
+    code: str
+    message: str
+    details: bytes
+    retryable: bool
+
+
+class CopyEnded(NamedTuple):
+    """A replica said that a copy ended without an answer."""
+
+    link: int
+    copy: CopyId
+    state: CopyState
+    cause: Cause
+    retry_after: float
+
+
+class CopyUnsent(NamedTuple):
+    """A copy could not be handed to its link: nothing left."""
+
+    copy: CopyId
+
+
+class LinkLost(NamedTuple):
+    """The link to a replica is gone, with all that was under way on it."""
+
+    link: int
+
+
+class ReplicaAvailable(NamedTuple):
+    """A replica has become reachable."""
+
+
+class CallerCancelled(NamedTuple):
+    """The user no longer wants the call."""
+
+
+ReplicaEvent = (
+    CallerConnected
+    | CallerLost
+    | PeerConnected
+    | PeerLost
+    | SubmitReceived
+    | CancelReceived
+    | PeerStarted
+    | PeerNext
+    | WorkFinished
+    | StopEnabled
+    | DrainRequested
+    | PushbackRequested
+    | NoticeLatencyMeasured
+    | TimePassed
+    | InputSettled
+)
+
+CallEvent = (
+    CallRequested
+    | CopyStarted
+    | ResultReceived
+    | FailureReceived
+    | CopyEnded
+    | CopyUnsent
+    | LinkLost
+    | ReplicaAvailable
+    | CallerCancelled
+    | TimePassed
+)

@@ -1,0 +1,79 @@
+"""Limits: one frozen, self-validating dataclass for a replica, one for a client.
+
+Every collection in tiedreq has a limit, and the limit is here. Counts are whole numbers, durations seconds, sizes
+bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tiedreq.core.checks import check_count, check_number
+
+_COUNT_MAX = 100_000_000
+_SECONDS_MAX = 86_400.0
+
+
+def _check_all(options: Any) -> None:
+    """Check each field by the kind its default has: whole numbers from 1, seconds above 0."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if isinstance(field.default, int):
+            check_count(field.name, value, 1, _COUNT_MAX)
+        else:
+            object.__setattr__(options, field.name, check_number(field.name, value, 1e-6, _SECONDS_MAX, "seconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimits:
+    """Limits of one replica.
+
+    ``queue_length_max`` copies wait at most, and ``copies_per_caller_max`` are held for one connection; a Submit
+    beyond either is refused with a hint. ``markers_per_peer_max`` and ``marker_age_max`` bound the notices that
+    arrived before their copy (size them for calls/s x age: every call whose copy 1 was never sent leaves one);
+    ``cancel_markers_per_caller_max`` the cancels that did. ``tombstones_max`` ended copies are remembered.
+    ``outbox_messages_max`` and ``outbox_bytes_max`` bound what waits for one link. ``payload_bytes_max`` bounds
+    arguments and results.
+    """
+
+    queue_length_max: int = 10_000
+    copies_per_caller_max: int = 10_000
+    markers_per_peer_max: int = 50_000
+    marker_age_max: float = 5.0
+    cancel_markers_per_caller_max: int = 10_000
+    tombstones_max: int = 50_000
+    payload_bytes_max: int = 32 * 1024 * 1024
+    outbox_messages_max: int = 20_000
+    outbox_bytes_max: int = 64 * 1024 * 1024
+    connections_max: int = 1_024
+    connections_per_address_max: int = 512
+    handshake_timeout: float = 5.0
+    heartbeat_interval: float = 0.25
+    heartbeat_misses_max: int = 4
+    report_interval: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_all(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Limits of one client.
+
+    ``calls_in_flight_max`` calls are open at once; one more is refused with ``Overloaded``. ``rounds_max`` bounds
+    how often one call fails over. The rest as in ``ReplicaLimits``.
+    """
+
+    calls_in_flight_max: int = 10_000
+    rounds_max: int = 5
+    replicas_max: int = 1_024
+    payload_bytes_max: int = 32 * 1024 * 1024
+    outbox_messages_max: int = 20_000
+    outbox_bytes_max: int = 64 * 1024 * 1024
+    handshake_timeout: float = 5.0
+    heartbeat_interval: float = 0.25
+    heartbeat_misses_max: int = 4
+
+    def __post_init__(self) -> None:
+        _check_all(self)

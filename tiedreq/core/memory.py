@@ -1,0 +1,148 @@
+"""What a replica remembers beyond live copies: markers, cancel markers, tombstones. Each bounded, oldest out first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import IntEnum
+from typing import NamedTuple
+
+from tiedreq.core.types import UNTIED, CopyId, CopyState, Identity, TieId
+
+Key = TieId | CopyId
+
+
+def memory_key(copy: CopyId) -> Key:
+    """A replica holds at most one copy of a tie, so a tied copy is remembered by its tie."""
+    return copy if copy.rank == UNTIED else copy.tie
+
+
+class MarkerKind(IntEnum):
+    """What an early notice said."""
+
+    STARTED = 0
+    NEXT = 1
+
+
+class Marker(NamedTuple):
+    """A notice that arrived before the copy it is about."""
+
+    kind: MarkerKind
+    expires_at: float
+
+
+class MarkerBook:
+    """Early notices by the peer that sent them and the copy it speaks of.
+
+    A marker is found only under the partner that a Submit names, lives at most ``age_max`` seconds, and goes with
+    its peer. An evicted marker costs a double start, nothing else.
+    """
+
+    def __init__(self, per_peer_max: int, age_max: float) -> None:
+        self._per_peer_max = per_peer_max
+        self._age_max = age_max
+        self._books: dict[Identity, OrderedDict[CopyId, Marker]] = {}
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._books.values()))
+
+    def add(self, peer: Identity, copy: CopyId, kind: MarkerKind, remaining: float, now: float) -> None:
+        """Remember that ``peer`` said ``kind`` of ``copy``. A start is never replaced by a lesser notice."""
+        book = self._books.setdefault(peer, OrderedDict())
+        known = book.get(copy)
+        if known is not None and known.kind == MarkerKind.STARTED:
+            return
+        if known is None and len(book) >= self._per_peer_max:
+            book.popitem(last=False)
+            self.evicted += 1
+        book[copy] = Marker(kind, now + min(remaining, self._age_max))
+
+    def take(self, peer: Identity, copy: CopyId, now: float) -> MarkerKind | None:
+        """What ``peer`` had said of ``copy``; the marker is gone afterwards."""
+        book = self._books.get(peer)
+        if not book:
+            return None
+        marker = book.pop(copy, None)
+        if not book:
+            del self._books[peer]
+        return marker.kind if marker is not None and marker.expires_at > now else None
+
+    def forget(self, peer: Identity) -> None:
+        """Drop all markers of ``peer``."""
+        self._books.pop(peer, None)
+
+    def expire(self, now: float) -> None:
+        """Drop what is past its age, from the oldest on."""
+        for peer in list(self._books):
+            book = self._books[peer]
+            while book and next(iter(book.values())).expires_at <= now:
+                book.popitem(last=False)
+            if not book:
+                del self._books[peer]
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the oldest marker of any peer expires, or None."""
+        return min((next(iter(book.values())).expires_at for book in self._books.values()), default=None)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """The content as plain values, in order."""
+        return tuple((peer, tuple(book.items())) for peer, book in sorted(self._books.items()))
+
+
+class BoundedSet:
+    """Values in order of arrival, the oldest out when ``size_max`` is reached."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._values: OrderedDict[CopyId, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: CopyId) -> None:
+        """Remember ``value``."""
+        if value not in self._values and len(self._values) >= self._size_max:
+            self._values.popitem(last=False)
+        self._values[value] = None
+
+    def discard(self, value: CopyId) -> bool:
+        """Forget ``value``; True when it was known."""
+        return self._values.pop(value, 0) is None
+
+    def snapshot(self) -> tuple[CopyId, ...]:
+        """The values, oldest first."""
+        return tuple(self._values)
+
+
+class Tombstone(NamedTuple):
+    """How a copy ended, and whether its handler ever started."""
+
+    copy: CopyId
+    state: CopyState
+    started: bool
+
+
+class Tombstones:
+    """Ended copies, so that late news of them changes nothing."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._entries: OrderedDict[Key, Tombstone] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, copy: CopyId, state: CopyState, started: bool) -> None:
+        """Remember how ``copy`` ended."""
+        if len(self._entries) >= self._size_max:
+            self._entries.popitem(last=False)
+        self._entries[memory_key(copy)] = Tombstone(copy, state, started)
+
+    def get(self, copy: CopyId) -> Tombstone | None:
+        """The tombstone of this untied copy, or of this replica's copy of the same tie."""
+        return self._entries.get(memory_key(copy))
+
+    def snapshot(self) -> tuple[Tombstone, ...]:
+        """The entries, oldest first."""
+        return tuple(self._entries.values())

@@ -1,0 +1,49 @@
+"""How long copy k of a tie is held back, so that two idle replicas don't both start.
+
+Copy k must not reach its replica before the start notice of a copy j < k could:
+
+    stagger(k) = max over j of  send(j) + RTT(j)/2 + notice(j -> k) - RTT(k)/2 + margin
+
+and j counts for nothing when its replica reports a queue and no free slot (it can't start at once). The margin is
+twice the mean deviations of the two round trips, at least ``MARGIN_MIN``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiedreq.core.picker import ReplicaView
+
+MARGIN_MIN = 0.0005
+STAGGER_MAX = 0.25
+"""No copy is held back longer than this, whatever was measured, in seconds."""
+UNKNOWN_ROUND_TRIP = 0.001
+
+
+def _half_round_trip(view: ReplicaView) -> float:
+    return (UNKNOWN_ROUND_TRIP if view.round_trip is None else view.round_trip) / 2
+
+
+def notice_latency(source: ReplicaView, target: ReplicaView) -> float:
+    """Seconds a notice takes from ``source`` to ``target``: as either measured it, else by way of this client."""
+    for view, other in ((source, target), (target, source)):
+        measured = view.notice_latencies.get(other.name)
+        if measured is not None:
+            return measured
+    return _half_round_trip(source) + _half_round_trip(target)
+
+
+def stagger_times(views: Sequence[ReplicaView], now: float) -> list[float]:
+    """Seconds after the first copy at which each copy is to be sent, for replicas in order of rank."""
+    times = [0.0]
+    for rank in range(1, len(views)):
+        target = views[rank]
+        earliest = times[rank - 1]
+        for source, sent in zip(views[:rank], times, strict=True):
+            if source.busy(now):
+                continue
+            deviation = (source.round_trip_deviation or 0.0) + (target.round_trip_deviation or 0.0)
+            arrives = sent + _half_round_trip(source) + notice_latency(source, target)
+            earliest = max(earliest, arrives - _half_round_trip(target) + max(2 * deviation, MARGIN_MIN))
+        times.append(min(earliest, STAGGER_MAX))
+    return times
