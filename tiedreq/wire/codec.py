@@ -1,0 +1,158 @@
+"""Messages to bytes and frames to messages.
+
+A frame is a msgpack array of messages, a message an array of a type code and fields (``layout``). Each message is
+packed once, by itself; a frame is its header and the packed messages joined. Whatever arrives, ``decode_frame``
+returns messages whose every field is valid, or raises ``RemoteViolation``, in memory bounded by the frame's size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.messages import Message
+from tiedreq.wire.fields import BadField
+from tiedreq.wire.hot import READERS, TESTERS
+from tiedreq.wire.layout import BY_CODE, CODES, LINK_CODES, Layout
+from tiedreq.wire.limits import FRAME_BYTES_SENT_MAX, FRAME_MESSAGES_MAX, METHODS_MAX, TYPE_CODE_MAX, WireLimits
+from tiedreq.wire.packing import PACK_ERRORS, UNPACK_ERRORS, packers, refuse_extension, unpackb
+from tiedreq.wire.structure import check_structure, depth_within
+
+
+class UnknownMessage(NamedTuple):
+    """A message whose type is unknown here. The link answers ``Unsupported`` with its type code."""
+
+    type_code: int
+
+
+_ENCODE = {layout.message: (layout.code, TESTERS.get(layout.message)) for layout in BY_CODE.values()}
+_DECODE = {layout.code: (READERS.get(layout.message), layout) for layout in BY_CODE.values()}
+_ARRAY_MAX = max(FRAME_MESSAGES_MAX, METHODS_MAX)
+_MESSAGE_ITEMS_MAX = 16_384
+_UNLIMITED = WireLimits(payload_bytes_max=1024**3, message_bytes_max=2 * 1024**3, chunk_total_bytes_max=2 * 1024**3)
+
+
+def encode_message(message: Message) -> bytes:
+    """The bytes of one message, to be joined into a frame or split into chunks.
+
+    Raises ``BadOption`` naming the field when the other side would refuse it. The size of a payload is the caller's
+    to check: it depends on what the other side announced.
+    """
+    try:
+        code, tester = _ENCODE[type(message)]
+    except KeyError:
+        raise BadOption(f"{type(message).__name__} is not a message") from None
+    try:
+        encoded = packers.pack((code, *message))
+        if tester is not None and tester(message):
+            return encoded
+    except PACK_ERRORS as error:
+        raise BadOption(f"{type(message).__name__} can't be packed: {error}") from None
+    try:
+        _read(_unpack(encoded, type(message).__name__), _UNLIMITED)
+    except RemoteViolation as error:
+        raise BadOption(str(error)) from None
+    return encoded
+
+
+def join_frame(encoded: list[bytes]) -> bytes:
+    """One frame of already encoded messages, at least one, at most ``FRAME_MESSAGES_MAX``."""
+    number = len(encoded)
+    if not 0 < number <= FRAME_MESSAGES_MAX:
+        raise BadOption(f"a frame holds 1 to {FRAME_MESSAGES_MAX} messages, not {number}")
+    header = bytes((0x90 | number,)) if number < 16 else b"\xdc" + number.to_bytes(2, "big")
+    frame = header + b"".join(encoded)
+    if len(frame) > FRAME_BYTES_SENT_MAX:
+        raise BadOption(f"a frame holds at most {FRAME_BYTES_SENT_MAX} bytes, not {len(frame)}")
+    return frame
+
+
+def decode_frame(frame: bytes, limits: WireLimits) -> list[Message | UnknownMessage]:
+    """The messages of one frame, in order."""
+    if len(frame) > limits.frame_bytes_max:
+        raise RemoteViolation(f"frame of {len(frame)} bytes; the limit is {limits.frame_bytes_max}")
+    raw = _unpack(frame, "frame")
+    if type(raw) is not tuple or not 0 < len(raw) <= FRAME_MESSAGES_MAX:
+        raise RemoteViolation(f"frame: expected an array of 1 to {FRAME_MESSAGES_MAX} messages")
+    messages: list[Message | UnknownMessage] = []
+    for one in raw:
+        messages.append(_read(one, limits))
+    return messages
+
+
+def decode_message(encoded: bytes, limits: WireLimits) -> Message | UnknownMessage:
+    """One message that arrived in chunks. Of the link's own messages only Welcome may."""
+    if len(encoded) > limits.message_bytes_max:
+        raise RemoteViolation(f"message of {len(encoded)} bytes; the limit is {limits.message_bytes_max}")
+    check_structure(encoded, depth_max=limits.depth_max, items_max=_MESSAGE_ITEMS_MAX, what="chunked message")
+    raw = _unpack(encoded, "chunked message")
+    message = _read(raw, limits)
+    if raw[0] in LINK_CODES and raw[0] != _WELCOME:
+        raise RemoteViolation(f"{type(message).__name__} may not arrive in chunks")
+    return message
+
+
+def _unpack(data: bytes, what: str) -> Any:
+    """msgpack to Python with arrays as tuples; no maps (messages have none), no extensions, short arrays only."""
+    try:
+        return unpackb(
+            data,
+            use_list=False,
+            max_array_len=_ARRAY_MAX,
+            max_map_len=0,
+            max_ext_len=0,
+            ext_hook=refuse_extension,
+        )
+    except UNPACK_ERRORS as error:
+        raise RemoteViolation(f"{what}: not the msgpack expected here ({type(error).__name__})") from None
+
+
+def _read(raw: Any, limits: WireLimits) -> Message | UnknownMessage:
+    if type(raw) is not tuple or not raw:
+        raise RemoteViolation("message: expected an array that begins with a type code")
+    code = raw[0]
+    if type(code) is not int:
+        raise RemoteViolation("message: expected a type code")
+    known = _DECODE.get(code)
+    if known is None:
+        return _unknown(raw, limits)
+    reader, layout = known
+    if reader is not None:
+        message: Message | None = reader(raw, limits)
+        if message is not None:
+            return message
+    return read_by_layout(layout, raw, limits)
+
+
+def read_by_layout(layout: Layout, raw: tuple[Any, ...], limits: WireLimits) -> Message:
+    """The message by its layout, field by field; further fields are ignored."""
+    names = layout.field_names
+    given = len(raw) - 1
+    if given < len(names):
+        raise RemoteViolation(f"{layout.name}.{names[given]}: missing")
+    if given > len(names) and not depth_within(raw, limits.depth_max):
+        raise RemoteViolation(f"{layout.name}: nested more than {limits.depth_max} deep")
+    values = []
+    for name, check, value in zip(names, layout.checks, raw[1:], strict=False):
+        try:
+            values.append(check(value, limits))
+        except BadField as expected:
+            raise RemoteViolation(f"{layout.name}.{name}: expected {expected}") from None
+    message: Message = layout.message(*values)
+    try:
+        layout.rule(message)
+    except BadField as expected:
+        raise RemoteViolation(f"{layout.name}: expected {expected}") from None
+    return message
+
+
+def _unknown(raw: tuple[Any, ...], limits: WireLimits) -> UnknownMessage:
+    code = raw[0]
+    if not 0 <= code <= TYPE_CODE_MAX:
+        raise RemoteViolation(f"message: expected a type code from 0 to {TYPE_CODE_MAX}")
+    if not depth_within(raw, limits.depth_max):
+        raise RemoteViolation(f"message: nested more than {limits.depth_max} deep")
+    return UnknownMessage(code)
+
+
+_WELCOME = next(code for message, code in CODES.items() if message.__name__ == "Welcome")
