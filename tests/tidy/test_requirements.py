@@ -1,0 +1,61 @@
+"""The pinned requirements fit pyproject.toml, and nothing in them is without a hash."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.tidy._tree import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+GROUPS = PROJECT["dependency-groups"]
+NEEDED = {
+    "run": [*PROJECT["project"]["dependencies"], *GROUPS["build"]],
+    "dev": [*PROJECT["project"]["dependencies"], *GROUPS["build"], *GROUPS["dev"]],
+}
+
+
+def pins(text: str) -> dict[str, tuple[Version, int]]:
+    """Name to version and number of hashes; raises ValueError on a line that pins nothing."""
+    pinned = {}
+    for entry in re.sub(r"\\\n", " ", text).splitlines():
+        if entry.startswith("#") or not entry.strip():
+            continue
+        match = re.match(r"([\w.-]+)==([\w.]+)( ; [^#]*?)?((?:\s+--hash=sha256:[0-9a-f]{64})+)$", entry)
+        if match is None:
+            raise ValueError(f"not a pin with hashes: {entry[:100]}")
+        pinned[match[1]] = (Version(match[2]), match[4].count("--hash"))
+    return pinned
+
+
+@pytest.fixture(scope="module")
+def pinned() -> dict[str, dict[str, tuple[Version, int]]]:
+    return {kind: pins((ROOT / "requirements" / f"{kind}.txt").read_text()) for kind in NEEDED}
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+def test_pins_satisfy_the_project(kind: str, pinned) -> None:
+    for line in NEEDED[kind]:
+        needed = Requirement(line)
+        assert needed.name in pinned[kind], "run scripts/_pin"
+        assert pinned[kind][needed.name][0] in needed.specifier, "run scripts/_pin"
+
+
+def test_both_sets_pin_the_same_versions(pinned) -> None:
+    # An environment for `dev` also serves `run`: scripts/_install.py marks it so.
+    assert pinned["run"].items() <= pinned["dev"].items()
+
+
+def test_the_build_group_is_what_the_build_needs() -> None:
+    assert GROUPS["build"] == PROJECT["build-system"]["requires"]
+
+
+def test_a_line_without_hash_is_found() -> None:
+    assert list(pins("a==1.0 \\\n    --hash=sha256:" + "0" * 64)) == ["a"]
+    for bad in ("a==1.0", "a>=1.0 --hash=sha256:" + "0" * 64, "-r other.txt"):
+        with pytest.raises(ValueError, match="not a pin"):
+            pins(bad)
