@@ -10,11 +10,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tiedreq.core.errors import BadOption, RemoteViolation
-from tiedreq.core.messages import Message
+from tiedreq.core.messages import Failed, Goodbye, Message, Welcome
 from tiedreq.wire.fields import BadField
 from tiedreq.wire.hot import READERS, TESTERS
-from tiedreq.wire.layout import BY_CODE, CODES, LINK_CODES, Layout
-from tiedreq.wire.limits import FRAME_BYTES_SENT_MAX, FRAME_MESSAGES_MAX, METHODS_MAX, TYPE_CODE_MAX, WireLimits
+from tiedreq.wire.layout import LAYOUTS, LINK_CODES, Layout
+from tiedreq.wire.limits import (
+    FAILURE_CHARS_MAX,
+    FRAME_BYTES_SENT_MAX,
+    FRAME_MESSAGES_MAX,
+    METHODS_MAX,
+    REASON_CHARS_MAX,
+    TYPE_CODE_MAX,
+    WireLimits,
+)
 from tiedreq.wire.packing import PACK_ERRORS, UNPACK_ERRORS, packers, refuse_extension, unpackb
 from tiedreq.wire.structure import check_structure, depth_within
 
@@ -25,8 +33,8 @@ class UnknownMessage(NamedTuple):
     type_code: int
 
 
-_ENCODE = {layout.message: (layout.code, TESTERS.get(layout.message)) for layout in BY_CODE.values()}
-_DECODE = {layout.code: (READERS.get(layout.message), layout) for layout in BY_CODE.values()}
+_ENCODE = {layout.message: (layout.code, TESTERS.get(layout.message)) for layout in LAYOUTS}
+_DECODE = {layout.code: (READERS.get(layout.message), layout) for layout in LAYOUTS}
 _ARRAY_MAX = max(FRAME_MESSAGES_MAX, METHODS_MAX)
 _MESSAGE_ITEMS_MAX = 16_384
 _UNLIMITED = WireLimits(payload_bytes_max=1024**3, message_bytes_max=2 * 1024**3, chunk_total_bytes_max=2 * 1024**3)
@@ -35,14 +43,17 @@ _UNLIMITED = WireLimits(payload_bytes_max=1024**3, message_bytes_max=2 * 1024**3
 def encode_message(message: Message) -> bytes:
     """The bytes of one message, to be joined into a frame or split into chunks.
 
-    Raises ``BadOption`` naming the field when the other side would refuse it. The size of a payload is the caller's
-    to check: it depends on what the other side announced.
+    Raises ``BadOption`` naming the field when the other side would refuse it. Text for people (the reason of a Goodbye,
+    the message of a failure) is cut to its limit instead. The size of a payload is the caller's to check: it depends on
+    what the other side announced.
     """
     try:
         code, tester = _ENCODE[type(message)]
     except KeyError:
         raise BadOption(f"{type(message).__name__} is not a message") from None
     try:
+        if tester is None:
+            message = _readable(message)
         encoded = packers.pack((code, *message))
         if tester is not None and tester(message):
             return encoded
@@ -53,6 +64,17 @@ def encode_message(message: Message) -> bytes:
     except RemoteViolation as error:
         raise BadOption(str(error)) from None
     return encoded
+
+
+def _readable(message: Message) -> Message:
+    """The message with its text for people made fit to travel."""
+    if isinstance(message, Goodbye):
+        shown = "".join(char if char.isprintable() else " " for char in message.reason[:REASON_CHARS_MAX])
+        return message._replace(reason=shown)
+    if isinstance(message, Failed):
+        text = message.message[:FAILURE_CHARS_MAX]
+        return message._replace(message=text.encode("utf-8", "replace").decode())
+    return message
 
 
 def join_frame(encoded: list[bytes]) -> bytes:
@@ -87,7 +109,7 @@ def decode_message(encoded: bytes, limits: WireLimits) -> Message | UnknownMessa
     check_structure(encoded, depth_max=limits.depth_max, items_max=_MESSAGE_ITEMS_MAX, what="chunked message")
     raw = _unpack(encoded, "chunked message")
     message = _read(raw, limits)
-    if raw[0] in LINK_CODES and raw[0] != _WELCOME:
+    if raw[0] in LINK_CODES and type(message) is not Welcome:
         raise RemoteViolation(f"{type(message).__name__} may not arrive in chunks")
     return message
 
@@ -153,6 +175,3 @@ def _unknown(raw: tuple[Any, ...], limits: WireLimits) -> UnknownMessage:
     if not depth_within(raw, limits.depth_max):
         raise RemoteViolation(f"message: nested more than {limits.depth_max} deep")
     return UnknownMessage(code)
-
-
-_WELCOME = next(code for message, code in CODES.items() if message.__name__ == "Welcome")

@@ -16,6 +16,8 @@ from tiedreq.wire.fields import END_STATES, RANK_MAX, WIRE_CAUSES
 from tiedreq.wire.limits import (
     COUNT_MAX,
     KEY_CHARS_MAX,
+    METADATA_KEY_CHARS_MAX,
+    METADATA_VALUE_CHARS_MAX,
     METHOD_CHARS_MAX,
     NAME_CHARS_MAX,
     PARTNERS_MAX,
@@ -28,6 +30,7 @@ Tester = Callable[[Any], bool]
 
 _new = tuple.__new__
 _KINDS = tuple(CopyKind)
+_METADATA_ENTRIES = 4
 _END_STATE = {int(state): state for state in END_STATES}
 _CAUSE = {int(cause): cause for cause in WIRE_CAUSES}
 
@@ -86,15 +89,31 @@ def _partners(raw: tuple[Any, ...], rank: int) -> tuple[Identity, ...] | None:
     return tuple([_new(Identity, row) for row in raw])
 
 
+def _metadata(raw: Any) -> bool:
+    """Up to four entries in order; more are left to the layout."""
+    if type(raw) is not tuple or len(raw) > _METADATA_ENTRIES:
+        return False
+    previous = ""
+    for row in raw:
+        if type(row) is not tuple or len(row) != 2:
+            return False
+        key, value = row
+        if not (type(key) is str and type(value) is str and previous < key and len(key) <= METADATA_KEY_CHARS_MAX):
+            return False
+        if len(value) > METADATA_VALUE_CHARS_MAX or not key.isprintable():
+            return False
+        previous = key
+    return True
+
+
 def read_submit(raw: tuple[Any, ...], limits: WireLimits) -> m.Submit | None:
-    """A Submit without metadata."""
+    """A Submit with little metadata."""
     if len(raw) != 12:
         return None
     _, copy_raw, kind, method, payload, remaining, partners_raw, yield_, exclusive, layered, key, metadata = raw
     copy = _copy(copy_raw)
     if (
         copy is not None
-        and metadata == ()
         and type(kind) is int
         and 0 <= kind < len(_KINDS)
         and type(method) is str
@@ -109,6 +128,7 @@ def read_submit(raw: tuple[Any, ...], limits: WireLimits) -> m.Submit | None:
         and type(exclusive) is bool
         and type(layered) is bool
         and (key is None or (type(key) is str and 0 < len(key) <= KEY_CHARS_MAX))
+        and (metadata == () or _metadata(metadata))
     ):
         partners = _partners(partners_raw, copy[3])
         if partners is not None:
@@ -125,7 +145,7 @@ def read_submit(raw: tuple[Any, ...], limits: WireLimits) -> m.Submit | None:
                     exclusive,
                     layered,
                     key,
-                    (),
+                    metadata,
                 ),
             )
     return None
@@ -151,6 +171,16 @@ def read_started(raw: tuple[Any, ...], _limits: WireLimits) -> m.Started | None:
             load = _load(load_raw)
             if load is not None:
                 return _new(m.Started, (copy, remaining, load))
+    return None
+
+
+def read_next(raw: tuple[Any, ...], _limits: WireLimits) -> m.Next | None:
+    """A Next."""
+    if len(raw) == 3:
+        _, copy_raw, remaining = raw
+        copy = _copy(copy_raw)
+        if copy is not None and type(remaining) is float and 0.0 <= remaining <= SECONDS_MAX:
+            return _new(m.Next, (copy, remaining))
     return None
 
 
@@ -207,7 +237,7 @@ def fit_submit(message: m.Submit) -> bool:
         0.0 <= message.remaining <= SECONDS_MAX
         and 0 < len(message.method) <= METHOD_CHARS_MAX
         and message.method.isprintable()
-        and not message.metadata
+        and (message.metadata == () or _metadata(message.metadata))
         and (key is None or 0 < len(key) <= KEY_CHARS_MAX)
     )
 
@@ -221,6 +251,11 @@ def fit_started(message: m.Started) -> bool:
     """Its durations are inside their limits."""
     load = message.load
     return 0.0 <= message.remaining <= SECONDS_MAX and (load is None or 0.0 <= load.pushback <= SECONDS_MAX)
+
+
+def fit_next(message: m.Next) -> bool:
+    """Its duration is inside its limits."""
+    return 0.0 <= message.remaining <= SECONDS_MAX
 
 
 def fit_result(message: m.Result) -> bool:
@@ -250,6 +285,7 @@ READERS: dict[type[Any], Reader] = {
     m.Submit: read_submit,
     m.Cancel: read_cancel,
     m.Started: read_started,
+    m.Next: read_next,
     m.Result: read_result,
     m.Ended: read_ended,
 }
@@ -258,6 +294,7 @@ TESTERS: dict[type[Any], Tester] = {
     m.Submit: fit_submit,
     m.Cancel: fit_cancel,
     m.Started: fit_started,
+    m.Next: fit_next,
     m.Result: fit_result,
     m.Ended: fit_ended,
     m.Chunk: fit_chunk,

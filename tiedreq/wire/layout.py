@@ -44,9 +44,11 @@ class Layout(NamedTuple):
         return names
 
 
-def _range_in_order(hello: m.Hello) -> None:
+def _hello_makes_sense(hello: m.Hello) -> None:
     if hello.protocol_min > hello.protocol_max:
         raise f.BadField("protocol_min up to protocol_max")
+    if hello.role == "replica" and not hello.name:
+        raise f.BadField("a replica to have a name")
 
 
 def _rank_among_partners(submit: m.Submit) -> None:
@@ -67,8 +69,8 @@ LAYOUTS = (
     Layout(
         1,
         m.Hello,
-        (f.version, f.version, f.name, f.role, f.name, f.identifier, f.challenge, f.proof_or_none),
-        _range_in_order,
+        (f.version, f.version, f.name_or_none, f.role, f.name_or_none, f.identifier, f.challenge, f.proof_or_none),
+        _hello_makes_sense,
     ),
     Layout(2, m.Proof, (f.proof_or_none,)),
     Layout(3, m.Welcome, (f.count, f.flag, f.count, f.methods)),
@@ -108,6 +110,3 @@ LAYOUTS = (
     Layout(40, m.Started, (f.copy, f.seconds, f.optional_load)),
     Layout(41, m.Next, (f.copy, f.seconds)),
 )
-
-BY_CODE = {layout.code: layout for layout in LAYOUTS}
-CODES: dict[type[Any], int] = {layout.message: layout.code for layout in LAYOUTS}

@@ -11,12 +11,6 @@ from typing import Any
 
 from tiedreq.core.errors import RemoteViolation
 
-_FIXED = 0
-_LENGTH = 1
-_ARRAY = 2
-_MAP = 3
-_REFUSED = 4
-
 
 def _sizes() -> list[int]:
     """Bytes of a value by its first byte, when that alone tells; 0 when it does not."""
@@ -92,15 +86,15 @@ def check_structure(data: bytes, *, depth_max: int, items_max: int, what: str) -
 
 
 def depth_within(value: Any, depth_max: int) -> bool:
-    """True when an unpacked value (tuples, lists, dicts) is nested at most ``depth_max`` deep."""
+    """True when an unpacked array (tuples; maps are empty) is nested at most ``depth_max`` deep, itself included."""
     level = [value]
-    for _ in range(depth_max + 1):
+    for _ in range(depth_max):
         level = [
             inner
             for container in level
-            if isinstance(container, (tuple, list))
+            if isinstance(container, tuple)
             for inner in container
-            if isinstance(inner, (tuple, list, dict))
+            if isinstance(inner, (tuple, dict))
         ]
         if not level:
             return True
