@@ -34,8 +34,9 @@ class Descendants:
         if event in STARTS:
             self._started += 1
 
-    def alive(self) -> frozenset[psutil.Process]:
-        if self._looked_at != self._started:
+    def alive(self, *, look: bool = False) -> frozenset[psutil.Process]:
+        """Those found at the last look; a new look is taken if a process was started since, or on request."""
+        if look or self._looked_at != self._started:
             self._looked_at = self._started
             self._alive = frozenset(filter(self._descends, psutil.process_iter()))
         return self._alive

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -117,6 +118,11 @@ def no_process_left() -> Iterator[None]:
     before = descendants.alive()
     yield
     left = descendants.alive() - before
+    # One that was killed a moment ago may need another moment to be gone.
+    patience = time.monotonic() + 0.5
+    while left and time.monotonic() < patience:
+        time.sleep(0.02)
+        left = descendants.alive(look=True) - before
     if left:
         told = "; ".join(describe(process) for process in left)
         for process in left:

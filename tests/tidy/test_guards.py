@@ -106,6 +106,10 @@ DEFECTS = """
         inner = f"import subprocess; subprocess.Popen({SLEEP})"
         subprocess.run([sys.executable, "-W", "ignore", "-c", inner], check=True)
 
+    def test_orphan_that_ends_by_itself():
+        inner = f"import subprocess; subprocess.Popen({SLEEP})".replace("100", "0.1")
+        subprocess.run([sys.executable, "-W", "ignore", "-c", inner], check=True)
+
     def test_child_was_ended():
         assert child.wait(5) is not None
 

@@ -86,6 +86,13 @@ def test_another_environment_is_kept_out(machine) -> None:
     assert machine({"python3": GOOD}, PYTHONPATH="/nowhere", PYTHONHOME="/nowhere")[:2] == (0, "python3")
 
 
+def test_usage_is_printed_without_any_set_up(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    told = subprocess.run([tmp_path / "scripts" / "test", "--help"], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("Usage: scripts/test") and "--minutes" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """What set-up needs of a checkout, in an empty folder with a space in its name."""

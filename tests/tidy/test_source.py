@@ -16,7 +16,10 @@ MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
 # Modules that may be longer than that, each with its own limit. Better to split one than to add one.
-LONGER: dict[str, int] = {}
+LONGER: dict[str, int] = {
+    "tiedreq/core/call.py": 520,
+    "tiedreq/core/replica.py": 650,
+}
 
 # What stands at the top of the repository. A new entry belongs here when it belongs to the project.
 TOP = frozenset(
@@ -95,7 +98,7 @@ class TestModule:
 
 def test_longer_modules_are_needed() -> None:
     sizes = {str(path): len((ROOT / path).read_text().splitlines()) for path in SOURCE}
-    assert not [name for name in LONGER if sizes.get(name, 0) <= MODULE_LINES_MAX]
+    assert not [name for name in LONGER if sizes.get(name, 0) <= MODULE_LINES_MAX], "take these off the list"
 
 
 def test_top_of_the_repository() -> None:
