@@ -12,6 +12,7 @@ whatever Python was found; so it uses the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -56,6 +57,37 @@ def lock() -> int:
     return descriptor
 
 
+def run(lock_descriptor: int, *command: str | Path) -> None:
+    """Run a command that says what it has to say on standard error; interrupted, leave nothing of it running."""
+    environment = {k: v for k, v in os.environ.items() if k not in PIP_SETTINGS_DROPPED.split()}
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    words = [str(word) for word in command]
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env=environment,
+        cwd=ROOT,
+        pass_fds=[lock_descriptor],
+        start_new_session=True,  # a group of its own: it starts processes too
+    ) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            stop_group(process)
+            raise
+    if code != 0:
+        raise subprocess.CalledProcessError(code, words)
+
+
+def stop_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGINT)  # pip then removes its temporary files
+        process.wait(5)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def install(kind: str, lock_descriptor: int) -> None:
     python = VENV / "bin" / "python"
     stamps = list(VENV.glob("ready-*"))
@@ -64,24 +96,10 @@ def install(kind: str, lock_descriptor: int) -> None:
     for stamp in stamps:
         stamp.unlink()
 
-    environment = {k: v for k, v in os.environ.items() if k not in PIP_SETTINGS_DROPPED.split()}
-    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-
-    def run(*command: str | Path) -> None:
-        subprocess.run(
-            [str(word) for word in command],
-            check=True,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-            env=environment,
-            cwd=ROOT,
-            pass_fds=[lock_descriptor],
-        )
-
     if not usable or not python.exists():
         say(f"making .venv with Python {sys.version.split()[0]}")
-        run(sys.executable, "-I", "-m", "venv", "--clear", VENV)
-    pip = (python, "-I", "-m", "pip", "install", "--quiet", "--no-input")
+        run(lock_descriptor, sys.executable, "-I", "-m", "venv", "--clear", VENV)
+    pip = (lock_descriptor, python, "-I", "-m", "pip", "install", "--quiet", "--no-input")
     say(f"installing requirements/{kind}.txt")
     run(*pip, "--require-hashes", "-r", ROOT / "requirements" / f"{kind}.txt")
     run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
@@ -98,7 +116,8 @@ def main(kind: str) -> int:
 
     # By default the signal would end this process alone and leave pip running.
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGHUP, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, stop)
     try:
         descriptor = lock()
         if not is_ready(kind):
@@ -107,7 +126,7 @@ def main(kind: str) -> int:
         say("interrupted; the next start begins the installation anew")
         return 130
     except subprocess.CalledProcessError as failure:
-        say(f"installation failed: {' '.join(failure.cmd[3:6])} ended with {failure.returncode}")
+        say(f"installation failed: {' '.join(failure.cmd[2:5])} ended with {failure.returncode}")
         return 1
     return 0
 
