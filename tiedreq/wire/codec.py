@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 from tiedreq.core.errors import BadOption, RemoteViolation
 from tiedreq.core.messages import Failed, Goodbye, Message, Welcome
-from tiedreq.wire.fields import BadField
+from tiedreq.wire.fields import CONTROL, BadField
 from tiedreq.wire.hot import READERS, TESTERS
 from tiedreq.wire.layout import LAYOUTS, LINK_CODES, Layout
 from tiedreq.wire.limits import (
     FAILURE_CHARS_MAX,
     FRAME_BYTES_SENT_MAX,
     FRAME_MESSAGES_MAX,
+    MESSAGE_DEPTH_MAX,
+    MESSAGE_ITEMS_MAX,
     METHODS_MAX,
     REASON_CHARS_MAX,
     TYPE_CODE_MAX,
@@ -36,8 +38,8 @@ class UnknownMessage(NamedTuple):
 _ENCODE = {layout.message: (layout.code, TESTERS.get(layout.message)) for layout in LAYOUTS}
 _DECODE = {layout.code: (READERS.get(layout.message), layout) for layout in LAYOUTS}
 _ARRAY_MAX = max(FRAME_MESSAGES_MAX, METHODS_MAX)
-_MESSAGE_ITEMS_MAX = 16_384
-_UNLIMITED = WireLimits(payload_bytes_max=1024**3, message_bytes_max=2 * 1024**3, chunk_total_bytes_max=2 * 1024**3)
+_OWN = WireLimits(payload_bytes_max=2**30, message_bytes_max=2**31, chunk_total_bytes_max=2**32)
+"""For what this side encodes, where the size of a payload is not the codec's business."""
 
 
 def encode_message(message: Message) -> bytes:
@@ -60,7 +62,7 @@ def encode_message(message: Message) -> bytes:
     except PACK_ERRORS as error:
         raise BadOption(f"{type(message).__name__} can't be packed: {error}") from None
     try:
-        _read(_unpack(encoded, type(message).__name__), _UNLIMITED)
+        _read(_unpack(encoded, type(message).__name__), _OWN)
     except RemoteViolation as error:
         raise BadOption(str(error)) from None
     return encoded
@@ -69,12 +71,14 @@ def encode_message(message: Message) -> bytes:
 def _readable(message: Message) -> Message:
     """The message with its text for people made fit to travel."""
     if isinstance(message, Goodbye):
-        shown = "".join(char if char.isprintable() else " " for char in message.reason[:REASON_CHARS_MAX])
-        return message._replace(reason=shown)
+        return message._replace(reason=CONTROL.sub(" ", _unicode(message.reason[:REASON_CHARS_MAX])))
     if isinstance(message, Failed):
-        text = message.message[:FAILURE_CHARS_MAX]
-        return message._replace(message=text.encode("utf-8", "replace").decode())
+        return message._replace(message=_unicode(message.message[:FAILURE_CHARS_MAX]))
     return message
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 def join_frame(encoded: list[bytes]) -> bytes:
@@ -106,7 +110,7 @@ def decode_message(encoded: bytes, limits: WireLimits) -> Message | UnknownMessa
     """One message that arrived in chunks. Of the link's own messages only Welcome may."""
     if len(encoded) > limits.message_bytes_max:
         raise RemoteViolation(f"message of {len(encoded)} bytes; the limit is {limits.message_bytes_max}")
-    check_structure(encoded, depth_max=limits.depth_max, items_max=_MESSAGE_ITEMS_MAX, what="chunked message")
+    check_structure(encoded, depth_max=MESSAGE_DEPTH_MAX, items_max=MESSAGE_ITEMS_MAX, what="chunked message")
     raw = _unpack(encoded, "chunked message")
     message = _read(raw, limits)
     if raw[0] in LINK_CODES and type(message) is not Welcome:
@@ -137,7 +141,7 @@ def _read(raw: Any, limits: WireLimits) -> Message | UnknownMessage:
         raise RemoteViolation("message: expected a type code")
     known = _DECODE.get(code)
     if known is None:
-        return _unknown(raw, limits)
+        return _unknown(raw)
     reader, layout = known
     if reader is not None:
         message: Message | None = reader(raw, limits)
@@ -152,8 +156,8 @@ def read_by_layout(layout: Layout, raw: tuple[Any, ...], limits: WireLimits) -> 
     given = len(raw) - 1
     if given < len(names):
         raise RemoteViolation(f"{layout.name}.{names[given]}: missing")
-    if given > len(names) and not depth_within(raw, limits.depth_max):
-        raise RemoteViolation(f"{layout.name}: nested more than {limits.depth_max} deep")
+    if given > len(names) and not depth_within(raw, MESSAGE_DEPTH_MAX):
+        raise RemoteViolation(f"{layout.name}: nested more than {MESSAGE_DEPTH_MAX} deep")
     values = []
     for name, check, value in zip(names, layout.checks, raw[1:], strict=False):
         try:
@@ -168,10 +172,10 @@ def read_by_layout(layout: Layout, raw: tuple[Any, ...], limits: WireLimits) -> 
     return message
 
 
-def _unknown(raw: tuple[Any, ...], limits: WireLimits) -> UnknownMessage:
+def _unknown(raw: tuple[Any, ...]) -> UnknownMessage:
     code = raw[0]
     if not 0 <= code <= TYPE_CODE_MAX:
         raise RemoteViolation(f"message: expected a type code from 0 to {TYPE_CODE_MAX}")
-    if not depth_within(raw, limits.depth_max):
-        raise RemoteViolation(f"message: nested more than {limits.depth_max} deep")
+    if not depth_within(raw, MESSAGE_DEPTH_MAX):
+        raise RemoteViolation(f"message: nested more than {MESSAGE_DEPTH_MAX} deep")
     return UnknownMessage(code)

@@ -6,6 +6,7 @@ raises ``BadField`` with what was expected. A hostile value is never quoted: onl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,11 @@ from tiedreq.wire.limits import WireLimits
 
 Check = Callable[[Any, WireLimits], Any]
 
+CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
+"""What a line may not hold: control characters, ends of lines and paragraphs, changes of writing direction.
+
+(``str.isprintable`` is stricter, but depends on the version of Unicode, and the two sides may differ in that.)
+"""
 RANK_MAX = lim.PARTNERS_MAX - 1
 END_STATES = (
     CopyState.DROPPED,
@@ -57,14 +63,14 @@ def one_of(members: tuple[Any, ...]) -> Check:
     return check
 
 
-def text(shortest: int, longest: int, *, printable: bool) -> Check:
-    """A string of ``shortest`` to ``longest`` characters."""
-    expected = f"{'printable ' if printable else ''}text of {shortest} to {longest} characters"
+def text(shortest: int, longest: int, *, one_line: bool) -> Check:
+    """A string of ``shortest`` to ``longest`` characters; ``one_line``: none of them moves what is shown around it."""
+    expected = f"{'one line' if one_line else 'text'} of {shortest} to {longest} characters"
 
     def check(value: Any, _limits: WireLimits) -> str:
         if type(value) is not str or not shortest <= len(value) <= longest:
             raise BadField(expected)
-        if printable and not value.isprintable():
+        if one_line and CONTROL.search(value):
             raise BadField(expected)
         return value
 
@@ -145,21 +151,21 @@ count = whole(0, lim.COUNT_MAX)
 version = whole(0, lim.VERSION_MAX)
 type_code = whole(0, lim.TYPE_CODE_MAX)
 rank = whole(-1, RANK_MAX)
-name = text(1, lim.NAME_CHARS_MAX, printable=True)
-name_or_none = text(0, lim.NAME_CHARS_MAX, printable=True)
-method = text(1, lim.METHOD_CHARS_MAX, printable=True)
-code = text(1, lim.CODE_CHARS_MAX, printable=True)
-reason = text(0, lim.REASON_CHARS_MAX, printable=True)
-failure_text = text(0, lim.FAILURE_CHARS_MAX, printable=False)
-key = optional(text(1, lim.KEY_CHARS_MAX, printable=False))
+name = text(1, lim.NAME_CHARS_MAX, one_line=True)
+name_or_none = text(0, lim.NAME_CHARS_MAX, one_line=True)
+method = text(1, lim.METHOD_CHARS_MAX, one_line=True)
+code = text(1, lim.CODE_CHARS_MAX, one_line=True)
+reason = text(0, lim.REASON_CHARS_MAX, one_line=True)
+failure_text = text(0, lim.FAILURE_CHARS_MAX, one_line=False)
+key = optional(text(1, lim.KEY_CHARS_MAX, one_line=False))
 kind = one_of(tuple(CopyKind))
 end_state = one_of(END_STATES)
 cause = one_of(WIRE_CAUSES)
 challenge = binary(lim.CHALLENGE_BYTES)
 proof = binary(lim.PROOF_BYTES)
 proof_or_none = binary(0, lim.PROOF_BYTES)
-_metadata_key = text(1, lim.METADATA_KEY_CHARS_MAX, printable=True)
-_metadata_value = text(0, lim.METADATA_VALUE_CHARS_MAX, printable=False)
+_metadata_key = text(1, lim.METADATA_KEY_CHARS_MAX, one_line=True)
+_metadata_value = text(0, lim.METADATA_VALUE_CHARS_MAX, one_line=False)
 
 
 def role(value: Any, _limits: WireLimits) -> str:

@@ -17,23 +17,29 @@ FRAME_BYTES_SENT_MAX = 131_072
 FRAME_SPLIT_BYTES = 65_536
 """A writer begins a new frame rather than let one grow beyond this."""
 MESSAGE_BYTES_BESIDE_PAYLOAD = 131_072
-"""The most that the fields of a message other than its payload can come to."""
+"""More than the fields of a message other than its payload can come to (a Welcome apart, which has none)."""
+MESSAGE_DEPTH_MAX = 32
+"""Arrays inside each other in a message, itself included."""
+MESSAGE_ITEMS_MAX = 16_384
+"""Values in all arrays of a message that arrives in chunks."""
+CHUNK_STREAMS_SENT_MAX = 64
+"""Messages that a sender has under way in chunks at the same time."""
 
 NAME_CHARS_MAX = 128
-"""Names of clusters, replicas and clients; at least one character, all printable."""
+"""Names of clusters, replicas and clients; at least one character, one line."""
 METHOD_CHARS_MAX = 128
-"""Names of methods; at least one character, all printable."""
+"""Names of methods; at least one character, one line."""
 CODE_CHARS_MAX = 64
-"""Codes of failures and of Goodbye; at least one character, all printable."""
+"""Codes of failures and of Goodbye; at least one character, one line."""
 REASON_CHARS_MAX = 512
-"""The reason of a Goodbye; printable, may be empty."""
+"""The reason of a Goodbye; one line, may be empty."""
 FAILURE_CHARS_MAX = 4096
 """The message of a failure; may be empty, may have several lines."""
 KEY_CHARS_MAX = 256
 """An idempotency key; at least one character."""
 METADATA_ENTRIES_MAX = 16
 METADATA_KEY_CHARS_MAX = 64
-"""At least one character, all printable."""
+"""At least one character, one line."""
 METADATA_VALUE_CHARS_MAX = 1024
 PARTNERS_MIN = 2
 PARTNERS_MAX = 8
@@ -56,6 +62,11 @@ _KIB = 1024
 _MIB = 1024 * 1024
 
 
+def chunk_bytes_sent_max(payload_bytes_max: int) -> int:
+    """Bytes of all messages that a sender has under way in chunks, where the receiver takes such payloads."""
+    return 2 * (payload_bytes_max + MESSAGE_BYTES_BESIDE_PAYLOAD)
+
+
 @dataclass(frozen=True)
 class WireLimits:
     """What one process accepts from the wire. Sizes are in bytes.
@@ -63,8 +74,8 @@ class WireLimits:
     ``frame_bytes_max``: a frame. ``message_bytes_max``: a message put together from chunks. ``payload_bytes_max``: a
     payload or the details of a failure; announced to the other side. ``chunk_bytes``: messages larger than this are
     sent in chunks of this size. ``chunk_streams_max`` and ``chunk_total_bytes_max``: messages on one link that are
-    under way in chunks at the same time, and their bytes together. ``depth_max``: how deep arrays and maps may be
-    nested. ``items_max``: values in one payload, counting keys and containers.
+    under way in chunks at the same time, and their bytes together. ``depth_max``: arrays and maps inside each other in
+    a payload. ``items_max``: values in all its arrays and maps (a pair of a map counts two).
     """
 
     frame_bytes_max: int = 256 * _KIB
@@ -82,17 +93,16 @@ class WireLimits:
             low, high = _RANGES[field.name]
             if type(value) is not int or not low <= value <= high:
                 raise BadOption(f"{field.name} must be a whole number from {low} to {high}, not {value!r}")
-        least = self.payload_bytes_max + MESSAGE_BYTES_BESIDE_PAYLOAD
-        if self.message_bytes_max < least:
-            raise BadOption(
-                f"message_bytes_max must be at least payload_bytes_max + {MESSAGE_BYTES_BESIDE_PAYLOAD} = {least},"
-                f" not {self.message_bytes_max}"
-            )
-        if self.chunk_total_bytes_max < self.message_bytes_max:
-            raise BadOption(
-                f"chunk_total_bytes_max must be at least message_bytes_max = {self.message_bytes_max},"
-                f" not {self.chunk_total_bytes_max}"
-            )
+        payload = self.payload_bytes_max
+        self._at_least("message_bytes_max", payload + MESSAGE_BYTES_BESIDE_PAYLOAD, "payload_bytes_max")
+        self._at_least("chunk_total_bytes_max", chunk_bytes_sent_max(payload), "payload_bytes_max")
+        self._at_least("chunk_total_bytes_max", self.message_bytes_max, "message_bytes_max")
+
+    def _at_least(self, field: str, least: int, because_of: str) -> None:
+        value = getattr(self, field)
+        if value < least:
+            needed = f"with {because_of}={getattr(self, because_of)}"
+            raise BadOption(f"{field} must be at least {least} {needed}, not {value}")
 
 
 _RANGES = {
@@ -100,7 +110,7 @@ _RANGES = {
     "message_bytes_max": (_MIB, 2048 * _MIB),
     "payload_bytes_max": (_KIB, 1024 * _MIB),
     "chunk_bytes": (_KIB, FRAME_SPLIT_BYTES),
-    "chunk_streams_max": (1, 4096),
+    "chunk_streams_max": (CHUNK_STREAMS_SENT_MAX, 4096),
     "chunk_total_bytes_max": (_MIB, 16_384 * _MIB),
     "depth_max": (1, 256),
     "items_max": (1, 100_000_000),
