@@ -1,0 +1,442 @@
+"""The driver of a link: runs a LinkCore over transports, one connection after another.
+
+Per connection there is exactly one task that writes (it takes the whole outbox, a frame at a time) and one that reads
+(it decodes and calls the owner's synchronous callbacks). Nothing but tear-down interrupts a send, and a connection
+whose send was interrupted is never used again. All decisions are ``LinkCore``'s.
+
+The owner's callbacks run in the link's own tasks, between two awaits. They may call anything synchronous of the link,
+must not take long, and must not raise: one that does ends that connection with Goodbye("internal") and is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from itertools import count
+from random import Random, SystemRandom
+
+import trio
+
+from tiedreq.core import link_commands as commands
+from tiedreq.core import link_events as events
+from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.link import Admit, LinkCore
+from tiedreq.core.link_options import Authenticator, LinkSide
+from tiedreq.core.link_table import LinkState
+from tiedreq.core.messages import Chunk, Hello, Message, Welcome
+from tiedreq.core.types import CopyId
+from tiedreq.errors import AuthRefused, ConnectError, VersionMismatch
+from tiedreq.net.bell import Bell
+from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkStatistics, LinkUp
+from tiedreq.net.outbox import Outbox
+from tiedreq.net.quiet import QuietLog
+from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
+from tiedreq.wire.chunks import Assembler
+from tiedreq.wire.codec import UnknownMessage, decode_frame, decode_message, encode_message
+
+logger = logging.getLogger("tiedreq.link")
+
+Connect = Callable[[], AbstractAsyncContextManager[Transport]]
+"""Makes a transport for as long as its block runs; raises ``ConnectError``."""
+
+_link_ids = count(1)
+_quiet = QuietLog(logger)
+_DEFAULT_OPTIONS = LinkOptions()
+_ERRORS = {"auth": AuthRefused, "cluster": AuthRefused, "version": VersionMismatch}
+_CLOSE_CODES = {"protocol": 1002, "internal": 1011, "closed": 1001}
+_CLOSE_CODE_OTHERWISE = 1008
+_SHED_AT_ONCE = 64
+
+
+class Link:
+    """One side of one link. Made by ``dialed_link`` and ``accepted_link``; ``run_…`` runs in the owner's nursery."""
+
+    def __init__(
+        self, core: LinkCore, owner: LinkOwner, options: LinkOptions, welcome: Callable[[], Welcome], label: str
+    ) -> None:
+        self.label = label
+        self.when_full = options.when_full
+        """As in ``LinkOptions``; an acceptor's owner may choose it in ``on_up``, once it knows the role."""
+        self.statistics = LinkStatistics()
+        self.last_error: ConnectError | None = None
+        self._core = core
+        self._owner = owner
+        self._options = options
+        self._make_welcome = welcome
+        self._outbox = _closed_outbox(options)
+        self._up_id = 0
+        self._scope: trio.CancelScope | None = None  # of the dial or the connection
+        self._assembler = Assembler(options.wire)
+        self._moved = Bell()
+        self._timer = Bell()
+        self._timer_at: float | None = None
+        self._pending: deque[events.LinkEvent] = deque()
+        self._stepping = False
+        self._close_words = (_CLOSE_CODE_OTHERWISE, "")
+
+    def __repr__(self) -> str:
+        return f"<Link {self._core.describe()}>"
+
+    # ---- for the owner
+
+    @property
+    def id(self) -> int:
+        """The id of the connection that is up, or 0; as in ``LinkUp.link_id``."""
+        return self._up_id
+
+    @property
+    def up(self) -> bool:
+        """True when ``send`` may succeed."""
+        return self._up_id != 0
+
+    @property
+    def state(self) -> LinkState:
+        """Where the link is; ``CLOSED`` is for good."""
+        return self._core.state
+
+    @property
+    def peer(self) -> Hello | None:
+        """The other side as it was met last; None before that."""
+        return self._core.peer
+
+    @property
+    def round_trip(self) -> float | None:
+        """Smoothed mean, in seconds; None while unknown."""
+        return self._core.round_trip.mean if self._core.round_trip is not None else None
+
+    @property
+    def round_trip_deviation(self) -> float | None:
+        """Smoothed mean deviation of the round trip, in seconds; None while unknown."""
+        return self._core.round_trip.deviation if self._core.round_trip is not None else None
+
+    @property
+    def round_trip_min(self) -> float | None:
+        """The least round trip of this connection, in seconds; None while unknown."""
+        return self._core.round_trip.minimum if self._core.round_trip is not None else None
+
+    @property
+    def messages_waiting(self) -> int:
+        """Messages that are not written yet."""
+        return len(self._outbox)
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Their encoded bytes."""
+        return self._outbox.small_bytes + self._outbox.bulk_bytes
+
+    @property
+    def unsupported_seen(self) -> int:
+        """Messages that arrived with a type that nobody here knows."""
+        return self._core.unknown_received
+
+    def send(self, message: Message) -> bool:
+        """Let ``message`` be written soon; False when the link is down or its outbox is full (``when_full``).
+
+        Raises ``BadOption`` for a message that no other side would take: nothing was sent.
+        """
+        if not self._up_id:
+            return False
+        if self._outbox.put(message):
+            self.statistics.messages_sent += 1
+            return True
+        if self.when_full == "shed":
+            self.statistics.shed += self._outbox.shed_oldest_notices(_SHED_AT_ONCE)
+            if self._outbox.put(message):
+                self.statistics.messages_sent += 1
+                return True
+        self.statistics.refused += 1
+        if self.when_full == "close":
+            self.drop("slow", "this side's outbox for the other is full")
+        return False
+
+    def discard(self, copy: CopyId) -> bool:
+        """Take back a Submit that has not left; False when it has."""
+        return self._outbox.discard(copy)
+
+    async def room(self, size: int) -> bool:
+        """Wait until ``send`` would take a message of ``size`` encoded bytes; False when this connection is over.
+
+        Call ``send`` without waiting in between.
+        """
+        return await self._outbox.room(size)
+
+    async def flush(self, timeout: float) -> bool:
+        """Wait until all that was sent is handed to the transport; False after ``timeout`` seconds or once lost."""
+        with trio.move_on_after(timeout):
+            return await self._outbox.drained()
+        return False
+
+    def close(self, code: str = "closed", reason: str = "") -> None:
+        """End the link for good; the other side hears why. ``run_…`` returns soon after. Idempotent."""
+        self._step(events.CloseRequested(code, reason))
+
+    def drop(self, code: str, reason: str) -> None:
+        """End this connection; a dialer makes another. Does nothing while there is none."""
+        if self._core.epoch and self._core.state is not LinkState.DIALING:
+            self._step(events.DropRequested(self._core.epoch, code, reason))
+
+    # ---- running
+
+    async def run_dialer(self, connect: Connect) -> None:
+        """Keep the link up until it is closed, or refused for good with ``retry_refused`` off (see ``last_error``)."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_time)
+                self._step(events.LinkWanted())
+                while self._core.state is not LinkState.CLOSED:
+                    if self._core.state is LinkState.DIALING:
+                        await self._dial(connect, self._core.epoch)
+                    else:
+                        await self._moved.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    async def run_accepted(self, transport: Transport) -> None:
+        """Serve one accepted connection until it ends."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_time)
+                await self._run_connection(transport, 0)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    async def _dial(self, connect: Connect, epoch: int) -> None:
+        with trio.CancelScope() as self._scope:
+            try:
+                async with connect() as transport:
+                    await self._run_connection(transport, epoch)
+            except ConnectError as error:
+                self._step(events.DialFailed(epoch, str(error)))
+
+    async def _run_connection(self, transport: Transport, epoch: int) -> None:
+        """From the first byte to the end of the tear-down, which is bounded."""
+        self._outbox = Outbox(self._options.outbox, self._options.wire)
+        self._assembler = Assembler(self._options.wire)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                self._step(events.TransportConnected(epoch))
+                epoch = self._core.epoch
+                nursery.start_soon(self._write, transport, self._outbox, epoch)
+                await self._read(transport, epoch)
+                nursery.cancel_scope.cancel()
+        except* Exception as group:
+            _quiet.log("failed", logging.ERROR, "%s failed", self, error=group)
+        finally:
+            self._step(events.TransportLost(epoch, "the connection was given up here"))
+            self._outbox.close()
+            transport.abort()
+
+    async def _write(self, transport: Transport, outbox: Outbox, epoch: int) -> None:
+        """The only task that sends on ``transport``. Ends by closing it when the outbox is closed."""
+        try:
+            while True:
+                await outbox.wait()
+                frame = outbox.take_frame()
+                if frame is not None:
+                    await transport.send_frame(frame)
+                    outbox.written()
+                    self.statistics.frames_sent += 1
+                    self.statistics.bytes_sent += len(frame)
+                elif outbox.closed:
+                    break
+        except TransportClosed as error:
+            self._step(events.TransportLost(epoch, str(error)))
+        await transport.aclose(*self._close_words)
+
+    async def _read(self, transport: Transport, epoch: int) -> None:
+        """Decode what arrives until the transport is closed; what comes after the end of ``epoch`` is passed over."""
+        statistics = self.statistics
+        while (frame := await transport.receive_frame()) is not None:
+            statistics.frames_received += 1
+            statistics.bytes_received += len(frame)
+            if epoch != self._core.epoch:
+                continue
+            try:
+                messages, unknown = self._decode(frame)
+            except RemoteViolation as violation:
+                self._step(events.ViolationFound(epoch, str(violation)))
+                continue
+            statistics.messages_received += len(messages)
+            self._step(events.FrameArrived(epoch, tuple(messages), tuple(unknown)))
+        self._step(events.TransportLost(epoch, transport.closed_because or "the other side closed the connection"))
+
+    def _decode(self, frame: bytes) -> tuple[list[Message], list[int]]:
+        messages: list[Message] = []
+        unknown: list[int] = []
+        for message in decode_frame(frame, self._options.wire):
+            whole: Message | UnknownMessage | None = message
+            if type(message) is Chunk:
+                if not self._core.takes_chunks:
+                    raise RemoteViolation("Chunk before the handshake was over")
+                encoded = self._assembler.add(message)
+                whole = None if encoded is None else decode_message(encoded, self._options.wire)
+            if type(whole) is UnknownMessage:
+                unknown.append(whole.type_code)
+            elif whole is not None:
+                messages.append(whole)  # type: ignore[arg-type]
+        return messages, unknown
+
+    async def _keep_time(self) -> None:
+        while True:
+            wake_at = self._timer_at = self._core.wake_at
+            with trio.CancelScope(deadline=trio.current_time() + 1e6 if wake_at is None else wake_at):
+                await self._timer.wait()
+                continue
+            self._step(events.TimePassed())
+
+    # ---- between the core and the world
+
+    def _step(self, event: events.LinkEvent) -> None:
+        """Give an event to the core and carry out its commands; events that arise meanwhile wait their turn."""
+        self._pending.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._pending:
+                before = self._core.state
+                for command in self._core.step(self._pending.popleft(), trio.current_time()):
+                    self._execute(command)
+                if self._core.state is not before:
+                    self._moved.ring()
+        finally:
+            self._stepping = False
+        wake_at = self._core.wake_at
+        if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
+            self._timer.ring()
+
+    def _execute(self, command: commands.LinkCommand) -> None:
+        match command:
+            case commands.Deliver(_, messages):
+                self._tell(lambda: self._owner.on_messages(self, list(messages)))
+            case commands.Transmit(_, message):
+                self._outbox.put_link(message)
+            case commands.TransmitWelcome():
+                self._outbox.put_link(self._make_welcome())
+            case commands.AnnounceUp(epoch, peer, welcome, previous):
+                self._up_id = epoch
+                self.last_error = None
+                self.statistics.times_up += 1
+                self._tell(lambda: self._owner.on_up(self, LinkUp(epoch, peer, welcome, previous)))
+            case commands.AnnounceDown(epoch, code, reason, by_peer):
+                self._up_id = 0
+                self.statistics.times_down += 1
+                self._tell(lambda: self._owner.on_down(self, LinkDown(epoch, code, reason, by_peer)))
+            case commands.AnnounceFailure(_, code, reason):
+                self._failed(code, reason)
+            case commands.CloseTransport(_, code, reason, abrupt):
+                self._close_transport(code, reason, abrupt)
+            case commands.Dial():
+                pass  # run_dialer sees the state
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            _quiet.log("owner", logging.ERROR, "%s: its owner's callback failed", self, error=error)
+            self.drop("internal", "internal error")
+
+    def _failed(self, code: str, reason: str) -> None:
+        kind = _ERRORS.get(code, ConnectError)
+        self.last_error = kind(f"{self.label}: {reason}" if self.label else reason)
+        self.statistics.failures += 1
+        error = self.last_error
+        self._tell(lambda: self._owner.on_failure(self, error))
+
+    def _close_transport(self, code: str, reason: str, abrupt: bool) -> None:
+        if code in ("protocol", "auth", "cluster", "version", "identity", "internal", "slow"):
+            _quiet.log(code, logging.WARNING, "%s ends (%s): %s", self, code, reason)
+        self._close_words = (_CLOSE_CODES.get(code, _CLOSE_CODE_OTHERWISE), code)
+        self._outbox.close()
+        if self._scope is None:
+            return
+        if abrupt:
+            self._scope.cancel()
+        else:
+            self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_SECONDS)
+
+
+def _closed_outbox(options: LinkOptions) -> Outbox:
+    outbox = Outbox(options.outbox, options.wire)
+    outbox.close()
+    return outbox
+
+
+def _no_welcome() -> Welcome:
+    raise AssertionError("a client's link sends no Welcome")
+
+
+def dialed_link(
+    side: LinkSide,
+    owner: LinkOwner,
+    authenticator: Authenticator,
+    *,
+    label: str = "",
+    expected_name: str | None = None,
+    welcome: Callable[[], Welcome] | None = None,
+    retry_refused: bool = True,
+    options: LinkOptions = _DEFAULT_OPTIONS,
+    rng: Random | None = None,
+) -> Link:
+    """A link that this side dials, again and again; run it with ``run_dialer``.
+
+    ``label`` (a URL, say) begins the text of its errors. ``expected_name``: another replica is refused. ``welcome`` is
+    called when a Welcome leaves (a replica must give it). Without ``retry_refused`` the link ends for good when token,
+    cluster or protocol version don't match. Raises ``BadOption``.
+    """
+    if side.role == "replica" and welcome is None:
+        raise BadOption("a replica that dials needs welcome=")
+    core = LinkCore(
+        _checked(side),
+        options.timing,
+        authenticator,
+        rng or SystemRandom(),
+        _link_ids.__next__,
+        dialing=True,
+        expected_name=expected_name,
+        retry_refused=retry_refused,
+    )
+    return Link(core, owner, options, welcome or _no_welcome, label)
+
+
+def accepted_link(
+    side: LinkSide,
+    owner: LinkOwner,
+    authenticator: Authenticator,
+    *,
+    welcome: Callable[[], Welcome],
+    admit: Admit | None = None,
+    label: str = "",
+    options: LinkOptions = _DEFAULT_OPTIONS,
+    rng: Random | None = None,
+) -> Link:
+    """A link for one accepted connection; run it with ``run_accepted``.
+
+    ``welcome`` is called when the Welcome leaves, ``admit`` once the other side is proven: None lets it in, a code and
+    a reason refuse it. Raises ``BadOption``.
+    """
+    core = LinkCore(
+        _checked(side),
+        options.timing,
+        authenticator,
+        rng or SystemRandom(),
+        _link_ids.__next__,
+        dialing=False,
+        admit=admit,
+    )
+    return Link(core, owner, options, welcome, label)
+
+
+def _checked(side: LinkSide) -> LinkSide:
+    """Raises ``BadOption`` for names that no other side would take."""
+    encode_message(
+        Hello(
+            side.protocol_min, side.protocol_max, side.cluster, side.role, side.name, side.incarnation, bytes(32), b""
+        )
+    )
+    return side

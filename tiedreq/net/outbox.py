@@ -1,0 +1,281 @@
+"""What waits to be written on one connection: synchronous to fill, bounded, emptied a frame at a time.
+
+Three lanes. *Link*: the link's own few messages, always first, with a small bound of their own. *Small*: messages of up
+to ``chunk_bytes``, in order. *Bulk*: larger ones, cut into chunks; a frame takes one chunk, of each message under way
+in turn, so that a message of any size delays the small ones by no more than one chunk.
+
+Messages are encoded when they are put: what can't be sent is refused there, and the bounds count real bytes. A bulk
+message is taken when its lane is empty whatever its size, so that every message that the limits allow can leave.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import trio
+
+from tiedreq.core.errors import BadOption
+from tiedreq.core.messages import Chunk, Goodbye, Message, Next, Started, Submit
+from tiedreq.core.types import CopyId
+from tiedreq.net.bell import Bell
+from tiedreq.wire.chunks import abandoned, split
+from tiedreq.wire.codec import encode_message, join_frame
+from tiedreq.wire.limits import FRAME_MESSAGES_MAX, FRAME_SPLIT_BYTES, WireLimits
+
+_LINK_MESSAGES_MAX = 64
+_UNDER_WAY_MAX = 4
+_CHUNK_HEADER_BYTES_MAX = 32
+_NOTICES = (Started, Next)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLimits:
+    """What may wait on one connection: small messages, their bytes, and the bytes of large messages."""
+
+    messages_max: int = 8192
+    bytes_max: int = 4 * 1024 * 1024
+    bulk_bytes_max: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise BadOption(f"{field.name} must be at least 1, not {getattr(self, field.name)}")
+        if self.bytes_max < FRAME_SPLIT_BYTES:
+            raise BadOption(f"bytes_max must be at least {FRAME_SPLIT_BYTES}, one full frame, not {self.bytes_max}")
+
+
+class _Waiting:
+    """An encoded message in the small or the bulk lane; ``encoded`` is empty once it was taken out."""
+
+    __slots__ = ("chunks", "encoded", "message", "stream")
+
+    def __init__(self, message: Message, encoded: bytes) -> None:
+        self.message = message
+        self.encoded = encoded
+        self.stream = 0
+        self.chunks: Iterator[Chunk] | None = None
+
+
+class Outbox:
+    """The messages of one connection that are not written yet. For one writer task; anybody may put."""
+
+    def __init__(self, limits: OutboxLimits, wire_limits: WireLimits) -> None:
+        self.small_messages = 0
+        self.small_bytes = 0
+        self.bulk_bytes = 0
+        self.closed = False
+        self._limits = limits
+        self._wire_limits = wire_limits
+        self._bell = Bell()
+        self._link_lane: deque[bytes] = deque()
+        self._abandoned: deque[bytes] = deque()
+        self._small: deque[_Waiting] = deque()
+        self._bulk: deque[_Waiting] = deque()
+        self._under_way: deque[_Waiting] = deque()
+        self._submits: dict[CopyId, _Waiting] = {}
+        self._streams = 0
+        self._in_flight = False
+        self._written = trio.lowlevel.ParkingLot()
+
+    def __len__(self) -> int:
+        return (
+            len(self._link_lane) + len(self._abandoned) + self.small_messages + len(self._bulk) + len(self._under_way)
+        )
+
+    # ---- filling
+
+    def put(self, message: Message) -> bool:
+        """Let ``message`` wait; False when there is no room, or nothing is written any more.
+
+        Raises ``BadOption`` when it can't be encoded or no other side would take it.
+        """
+        if self.closed:
+            return False
+        encoded = encode_message(message)
+        size = len(encoded)
+        if size > self._wire_limits.message_bytes_max:
+            raise BadOption(f"{type(message).__name__} of {size} bytes; {self._wire_limits.message_bytes_max} at most")
+        if not self._fits(size):
+            return False
+        waiting = _Waiting(message, encoded)
+        if size > self._wire_limits.chunk_bytes:
+            self.bulk_bytes += size
+            self._bulk.append(waiting)
+        else:
+            self.small_messages += 1
+            self.small_bytes += size
+            self._small.append(waiting)
+        if type(message) is Submit:
+            self._submits[message.copy] = waiting
+        self._bell.ring()
+        return True
+
+    def put_link(self, message: Message) -> bool:
+        """Let a message of the link itself wait, ahead of everything.
+
+        False when its lane is full of echoes that the other side does not take; a Goodbye always fits.
+        """
+        if self.closed or (len(self._link_lane) >= _LINK_MESSAGES_MAX and type(message) is not Goodbye):
+            return False
+        encoded = encode_message(message)
+        if len(encoded) > self._wire_limits.chunk_bytes:  # a long method table: in chunks, but still ahead
+            self._streams += 1
+            self._link_lane.extend(map(encode_message, split(encoded, self._streams, self._chunk_data_bytes)))
+        else:
+            self._link_lane.append(encoded)
+        self._bell.ring()
+        return True
+
+    def discard(self, copy: CopyId) -> bool:
+        """Take back the Submit of ``copy``; False when it has left already (or was never here).
+
+        One that has left in part is abandoned: the other side forgets it, and the answer is True.
+        """
+        waiting = self._submits.pop(copy, None)
+        if waiting is None:
+            return False
+        if waiting.chunks is not None:
+            self._under_way.remove(waiting)
+            self.bulk_bytes -= len(waiting.encoded)
+            self._abandoned.append(encode_message(abandoned(waiting.stream)))
+            self._bell.ring()
+        elif len(waiting.encoded) > self._wire_limits.chunk_bytes:
+            self._bulk.remove(waiting)
+            self.bulk_bytes -= len(waiting.encoded)
+        else:
+            self._take_small(waiting)
+        self._wake_waiters()
+        return True
+
+    def shed_oldest_notices(self, count: int) -> int:
+        """Drop up to ``count`` waiting notices, oldest first; says how many. Each costs a double start at most."""
+        shed = 0
+        for waiting in self._small:
+            if shed >= count:
+                break
+            if waiting.encoded and isinstance(waiting.message, _NOTICES):
+                self._take_small(waiting)
+                shed += 1
+        return shed
+
+    async def room(self, size: int) -> bool:
+        """Wait until a message of ``size`` encoded bytes would be taken; False when nothing is written any more.
+
+        Put it without waiting for anything else in between.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self.closed and not self._fits(size):
+            await self._written.park()
+        return not self.closed
+
+    def close(self) -> None:
+        """Take nothing more; what waits in the link's lane may still leave, the rest is dropped."""
+        self.closed = True
+        self._small.clear()
+        self._bulk.clear()
+        self._under_way.clear()
+        self._abandoned.clear()
+        self._submits.clear()
+        self.small_messages = self.small_bytes = self.bulk_bytes = 0
+        self._bell.ring()
+        self._wake_waiters()
+
+    # ---- emptying
+
+    async def wait(self) -> None:
+        """(writer) Wait until there may be something to take, or the outbox is closed."""
+        if not self.closed and not self._anything():
+            await self._bell.wait()
+
+    def take_frame(self) -> bytes | None:
+        """(writer) The next frame, or None when nothing waits.
+
+        All of the link's messages, small ones up to ``FRAME_SPLIT_BYTES``, and one chunk.
+        """
+        parts: list[bytes] = []
+        size = 4
+        for lane in (self._link_lane, self._abandoned):
+            while lane and (not parts or size + len(lane[0]) <= FRAME_SPLIT_BYTES):
+                size += len(lane[0])
+                parts.append(lane.popleft())
+        small = self._small
+        while small and not self._link_lane and len(parts) < FRAME_MESSAGES_MAX - 1:
+            waiting = small[0]
+            encoded = waiting.encoded
+            if size + len(encoded) > FRAME_SPLIT_BYTES and parts:
+                break
+            small.popleft()
+            if encoded:
+                size += len(encoded)
+                parts.append(encoded)
+                self._take_small(waiting)
+        chunk = self._next_chunk() if not self._link_lane else None
+        if chunk is not None:
+            parts.append(chunk)
+        if not parts:
+            return None
+        self._in_flight = True
+        return join_frame(parts)
+
+    def written(self) -> None:
+        """(writer) The frame that was taken has been handed to the transport."""
+        self._in_flight = False
+        self._wake_waiters()
+
+    async def drained(self) -> bool:
+        """Wait until all that waits has been handed to the transport; False when the outbox was closed before."""
+        await trio.lowlevel.checkpoint()
+        while not self.closed and (self._in_flight or self._anything()):
+            await self._written.park()
+        return not self.closed
+
+    def _anything(self) -> bool:
+        return bool(self._link_lane or self._abandoned or self.small_messages or self._bulk or self._under_way)
+
+    def _fits(self, size: int) -> bool:
+        if size > self._wire_limits.chunk_bytes:
+            return not self.bulk_bytes or self.bulk_bytes + size <= self._limits.bulk_bytes_max
+        return self.small_messages < self._limits.messages_max and self.small_bytes + size <= self._limits.bytes_max
+
+    def _take_small(self, waiting: _Waiting) -> None:
+        self.small_messages -= 1
+        self.small_bytes -= len(waiting.encoded)
+        waiting.encoded = b""
+        if type(waiting.message) is Submit:
+            self._submits.pop(waiting.message.copy, None)
+
+    def _next_chunk(self) -> bytes | None:
+        """One encoded chunk of the message whose turn it is."""
+        while self._bulk and len(self._under_way) < _UNDER_WAY_MAX and self._other_side_takes(self._bulk[0]):
+            waiting = self._bulk.popleft()
+            self._streams += 1
+            waiting.stream = self._streams
+            waiting.chunks = split(waiting.encoded, waiting.stream, self._chunk_data_bytes)
+            self._under_way.append(waiting)
+        if not self._under_way:
+            return None
+        waiting = self._under_way.popleft()
+        assert waiting.chunks is not None
+        chunk = next(waiting.chunks)
+        if chunk.last:
+            self.bulk_bytes -= len(waiting.encoded)
+            if type(waiting.message) is Submit:
+                self._submits.pop(waiting.message.copy, None)
+        else:
+            self._under_way.append(waiting)
+        return encode_message(chunk)
+
+    def _other_side_takes(self, waiting: _Waiting) -> bool:
+        """Messages under way at the same time stay within what the other side keeps of unfinished ones."""
+        under_way = sum(len(other.encoded) for other in self._under_way)
+        return under_way + len(waiting.encoded) <= self._wire_limits.chunk_total_bytes_max
+
+    @property
+    def _chunk_data_bytes(self) -> int:
+        return self._wire_limits.chunk_bytes - _CHUNK_HEADER_BYTES_MAX
+
+    def _wake_waiters(self) -> None:
+        if self._written:
+            self._written.unpark_all()
