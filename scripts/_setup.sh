@@ -14,8 +14,11 @@ unset VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONSAFEPATH __PYVENV_LAUNCHER__
 # Print the first interpreter that runs, is new enough and can make environments:
 # a name on PATH may be a shim for a version that isn't installed.
 find_python() {
-    local candidate seen="" without_venv=""
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14 python}; do
+    local candidate seen="" without_venv="" candidates=(python3 python3.13 python3.12 python3.11 python3.14 python)
+    if [[ -n ${PYTHON:-} ]]; then
+        candidates=("$PYTHON")
+    fi
+    for candidate in "${candidates[@]}"; do
         case $("$candidate" -I -c '
 import sys
 if sys.version_info < (3, 11):

@@ -62,7 +62,7 @@ def test_a_shim_without_a_version_behind_it_is_passed_over(machine) -> None:
 
 
 def test_python_can_be_chosen(machine) -> None:
-    assert machine({"python3": GOOD, "mine": GOOD}, PYTHON="mine") == (0, "mine", "")
+    assert machine({"python3": GOOD, "my own": GOOD}, PYTHON="my own") == (0, "my own", "")
     assert machine({}, PYTHON="none") == (1, "", "tiedreq: needs Python 3.11 or newer; none found as none on PATH")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tidy._tree import ROOT, files, modules
+from tests.tidy._tree import ROOT, files, found_below, listed_by_git, modules
 
 SOURCE = modules("tiedreq", "cluster", "scripts")
 MODULE_LINES_MAX = 500
@@ -99,6 +100,14 @@ class TestModule:
 def test_longer_modules_are_needed() -> None:
     sizes = {str(path): len((ROOT / path).read_text().splitlines()) for path in SOURCE}
     assert not [name for name in LONGER if sizes.get(name, 0) <= MODULE_LINES_MAX], "take these off the list"
+
+
+def test_without_git_no_file_is_overlooked() -> None:
+    try:
+        listed = listed_by_git()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no git here")
+    assert set(listed) <= set(found_below(ROOT))
 
 
 def test_top_of_the_repository() -> None:
