@@ -22,43 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from tiedreq.core import link_commands as commands
+from tiedreq.core import link_events as events
 from tiedreq.core.errors import RemoteViolation, UnknownTransition
-from tiedreq.core.link_commands import (
-    AnnounceDown,
-    AnnounceFailure,
-    AnnounceUp,
-    CloseTransport,
-    Deliver,
-    Dial,
-    LinkCommand,
-    Transmit,
-    TransmitWelcome,
-)
-from tiedreq.core.link_events import (
-    CloseRequested,
-    DialFailed,
-    DropRequested,
-    FrameArrived,
-    LinkEvent,
-    LinkWanted,
-    TimePassed,
-    TransportConnected,
-    TransportLost,
-    ViolationFound,
-)
+from tiedreq.core.link_commands import LinkCommand
 from tiedreq.core.link_options import Authenticator, LinkSide, LinkTiming
 from tiedreq.core.link_rules import CHALLENGE_BYTES, LASTING_CODES, Refusal, backoff, check_hello, goodbye, transcript
 from tiedreq.core.link_table import ACCEPTOR_TABLE, DIALER_TABLE, LinkState, LinkTrigger
-from tiedreq.core.messages import (
-    Goodbye,
-    Heartbeat,
-    HeartbeatEcho,
-    Hello,
-    Message,
-    Proof,
-    Unsupported,
-    Welcome,
-)
+from tiedreq.core.messages import Goodbye, Heartbeat, HeartbeatEcho, Hello, Message, Proof, Unsupported, Welcome
 from tiedreq.core.pulse import Pulse, RoundTrip
 
 LINK_MESSAGES = frozenset({Hello, Proof, Welcome, Goodbye, Heartbeat, HeartbeatEcho, Unsupported})
@@ -117,15 +88,15 @@ class LinkCore:
         self._pulse: Pulse | None = None  # while up, and what it measured last
         self._stepped_at: float | None = None
         self._handlers: dict[type, Callable[..., None]] = {
-            LinkWanted: self._wanted,
-            TransportConnected: self._connected,
-            DialFailed: self._dial_failed,
-            FrameArrived: self._frame_arrived,
-            ViolationFound: self._violation_found,
-            TransportLost: self._transport_lost,
-            TimePassed: self._time_passed,
-            CloseRequested: self._close_requested,
-            DropRequested: self._drop_requested,
+            events.LinkWanted: self._wanted,
+            events.TransportConnected: self._connected,
+            events.DialFailed: self._dial_failed,
+            events.FrameArrived: self._frame_arrived,
+            events.ViolationFound: self._violation_found,
+            events.TransportLost: self._transport_lost,
+            events.TimePassed: self._time_passed,
+            events.CloseRequested: self._close_requested,
+            events.DropRequested: self._drop_requested,
         }
 
     @property
@@ -165,7 +136,7 @@ class LinkCore:
         arrow = "->" if self.dialing else "<-"
         return f"{self.side.name or self.side.role} {arrow} {other}: {self._state.value}, epoch {self.epoch}"
 
-    def step(self, event: LinkEvent, now: float) -> list[LinkCommand]:
+    def step(self, event: events.LinkEvent, now: float) -> list[LinkCommand]:
         """Take one event in. ``now`` is monotonic seconds, never less than at the step before."""
         epoch = getattr(event, "epoch", None)
         if epoch is not None and epoch != self.epoch and not self._begins_accepted(event):
@@ -178,31 +149,31 @@ class LinkCore:
 
     # ---- opening
 
-    def _begins_accepted(self, event: LinkEvent) -> bool:
-        return not self.dialing and self._state is LinkState.IDLE and isinstance(event, TransportConnected)
+    def _begins_accepted(self, event: events.LinkEvent) -> bool:
+        return not self.dialing and self._state is LinkState.IDLE and isinstance(event, events.TransportConnected)
 
-    def _wanted(self, event: LinkWanted, now: float, out: list[LinkCommand]) -> None:
+    def _wanted(self, event: events.LinkWanted, now: float, out: list[LinkCommand]) -> None:
         self._move(LinkTrigger.WANTED)
         self._dial(now, out)
 
     def _dial(self, now: float, out: list[LinkCommand]) -> None:
         self.epoch = self._next_epoch()
         self._deadline = now + self.timing.dial_timeout
-        out.append(Dial(self.epoch))
+        out.append(commands.Dial(self.epoch))
 
-    def _connected(self, event: TransportConnected, now: float, out: list[LinkCommand]) -> None:
+    def _connected(self, event: events.TransportConnected, now: float, out: list[LinkCommand]) -> None:
         self._move(LinkTrigger.CONNECTED)
         self._deadline = now + self.timing.handshake_timeout
         self.peer = None
         if self.dialing:
             self._own_hello = self._hello()
-            out.append(Transmit(self.epoch, self._own_hello))
+            out.append(commands.Transmit(self.epoch, self._own_hello))
         else:
             self.epoch = self._next_epoch()
 
-    def _dial_failed(self, event: DialFailed, now: float, out: list[LinkCommand]) -> None:
+    def _dial_failed(self, event: events.DialFailed, now: float, out: list[LinkCommand]) -> None:
         self._move(LinkTrigger.DIAL_FAILED)
-        out.append(AnnounceFailure(self.epoch, "unreachable", event.reason, lasting=False))
+        out.append(commands.AnnounceFailure(self.epoch, "unreachable", event.reason, lasting=False))
         self._retire(now)
 
     def _hello(self) -> Hello:
@@ -229,7 +200,7 @@ class LinkCore:
             answer = bare._replace(proof=self._authenticator.make(transcript("acceptor", hello, bare)))
             self._own_hello = bare
         self._move(LinkTrigger.HELLO_ACCEPTED)
-        out.append(Transmit(self.epoch, answer))
+        out.append(commands.Transmit(self.epoch, answer))
 
     def _proof_arrived(self, message: Proof, now: float, out: list[LinkCommand]) -> None:
         self._expect(LinkTrigger.CLIENT_PROVEN, message)
@@ -239,7 +210,7 @@ class LinkCore:
         refused = self._admit(self.peer) if self._admit is not None else None
         if refused is not None:
             raise Refusal(*refused)
-        out.append(TransmitWelcome(self.epoch))
+        out.append(commands.TransmitWelcome(self.epoch))
         if self.peer.role == "replica":
             self._move(LinkTrigger.REPLICA_PROVEN)
         else:
@@ -250,7 +221,7 @@ class LinkCore:
         self._expect(LinkTrigger.WELCOMED, message)
         self._move(LinkTrigger.WELCOMED)
         if self.dialing and self.side.role == "replica":
-            out.append(TransmitWelcome(self.epoch))
+            out.append(commands.TransmitWelcome(self.epoch))
         self._come_up(message, now, out)
 
     def _come_up(self, welcome: Welcome | None, now: float, out: list[LinkCommand]) -> None:
@@ -258,13 +229,13 @@ class LinkCore:
         self._up_since = now
         self._heard_beyond_handshake = False
         self._pulse = Pulse(self.timing, now, probing=not self.dialing and self.peer.role == "client")
-        out.append(AnnounceUp(self.epoch, self.peer, welcome, self._met_incarnation))
+        out.append(commands.AnnounceUp(self.epoch, self.peer, welcome, self._met_incarnation))
         self._met_incarnation = self.peer.incarnation
         self._heartbeat(self._pulse, now, out)
 
     # ---- what arrives
 
-    def _frame_arrived(self, event: FrameArrived, now: float, out: list[LinkCommand]) -> None:
+    def _frame_arrived(self, event: events.FrameArrived, now: float, out: list[LinkCommand]) -> None:
         if self._state not in _CONNECTED:
             raise UnknownTransition(f"{self.describe()}: a frame without a connection")
         if self._pulse is not None:
@@ -277,7 +248,7 @@ class LinkCore:
                     waiting.append(message)
                     continue
                 if waiting and type(message) not in (Heartbeat, HeartbeatEcho):
-                    out.append(Deliver(event.epoch, tuple(waiting)))
+                    out.append(commands.Deliver(event.epoch, tuple(waiting)))
                     waiting.clear()
                 self._link_message(message, now, out)
                 if self.epoch != event.epoch:
@@ -296,7 +267,7 @@ class LinkCore:
         match message:
             case Heartbeat(number):
                 self._expect_up(message)
-                out.append(Transmit(self.epoch, HeartbeatEcho(number)))
+                out.append(commands.Transmit(self.epoch, HeartbeatEcho(number)))
             case HeartbeatEcho(number):
                 self._expect_up(message)
                 if self._pulse is not None:
@@ -308,7 +279,7 @@ class LinkCore:
             case Welcome():
                 self._welcome_arrived(message, now, out)
             case Goodbye(code, reason):
-                out.append(CloseTransport(self.epoch, code, "the other side said goodbye", abrupt=False))
+                out.append(commands.CloseTransport(self.epoch, code, "the other side said goodbye", abrupt=False))
                 self._end(code, reason, now, out, by_peer=True)
             case Unsupported():
                 self.unsupported_told += 1
@@ -316,7 +287,9 @@ class LinkCore:
     def _answer_unknown(self, unknown_types: tuple[int, ...], out: list[LinkCommand]) -> None:
         self.unknown_received += len(unknown_types)
         if self.up:
-            out += [Transmit(self.epoch, Unsupported(code)) for code in unknown_types[:_UNKNOWN_ANSWERED_PER_FRAME]]
+            out += [
+                commands.Transmit(self.epoch, Unsupported(code)) for code in unknown_types[:_UNKNOWN_ANSWERED_PER_FRAME]
+            ]
 
     def _expect(self, trigger: LinkTrigger, message: Message) -> None:
         if not self._table.allows(self._state, trigger):
@@ -330,18 +303,18 @@ class LinkCore:
     @staticmethod
     def _flush(epoch: int, waiting: list[Message], out: list[LinkCommand]) -> None:
         if waiting:
-            out.append(Deliver(epoch, tuple(waiting)))
+            out.append(commands.Deliver(epoch, tuple(waiting)))
 
     # ---- time
 
-    def _time_passed(self, event: TimePassed, now: float, out: list[LinkCommand]) -> None:
+    def _time_passed(self, event: events.TimePassed, now: float, out: list[LinkCommand]) -> None:
         wake_at = self.wake_at
         if wake_at is None or now < wake_at:
             return
         if self._state is LinkState.UP and self._pulse is not None:
             silence = self._pulse.silence(now)
             if silence is not None:
-                out.append(CloseTransport(self.epoch, "silent", "the other side fell silent", abrupt=True))
+                out.append(commands.CloseTransport(self.epoch, "silent", "the other side fell silent", abrupt=True))
                 self._end("silent", f"nothing was heard for {silence:.3g} s", now, out)
             else:
                 self._heartbeat(self._pulse, now, out)
@@ -349,15 +322,17 @@ class LinkCore:
             self._move(LinkTrigger.RETRY_DUE)
             self._dial(now, out)
         elif self._state is LinkState.DIALING:
-            out.append(CloseTransport(self.epoch, "timeout", "dialing took too long", abrupt=True))
-            self._dial_failed(DialFailed(self.epoch, f"no connection within {self.timing.dial_timeout:g} s"), now, out)
+            out.append(commands.CloseTransport(self.epoch, "timeout", "dialing took too long", abrupt=True))
+            self._dial_failed(
+                events.DialFailed(self.epoch, f"no connection within {self.timing.dial_timeout:g} s"), now, out
+            )
         else:
             self._leave("timeout", f"no handshake within {self.timing.handshake_timeout:g} s", now, out)
 
     def _heartbeat(self, pulse: Pulse, now: float, out: list[LinkCommand]) -> None:
         number = pulse.due(now)
         if number is not None:
-            out.append(Transmit(self.epoch, Heartbeat(number)))
+            out.append(commands.Transmit(self.epoch, Heartbeat(number)))
 
     def _forgive_own_stall(self, now: float) -> None:
         """Move the limits on the other side by as long as our own loop stood still."""
@@ -374,37 +349,37 @@ class LinkCore:
 
     # ---- ending
 
-    def _violation_found(self, event: ViolationFound, now: float, out: list[LinkCommand]) -> None:
+    def _violation_found(self, event: events.ViolationFound, now: float, out: list[LinkCommand]) -> None:
         self._leave("protocol", event.reason, now, out)
 
-    def _transport_lost(self, event: TransportLost, now: float, out: list[LinkCommand]) -> None:
+    def _transport_lost(self, event: events.TransportLost, now: float, out: list[LinkCommand]) -> None:
         if self._state is LinkState.DIALING:
-            self._dial_failed(DialFailed(event.epoch, event.reason), now, out)
+            self._dial_failed(events.DialFailed(event.epoch, event.reason), now, out)
             return
-        out.append(CloseTransport(self.epoch, "lost", event.reason, abrupt=True))
+        out.append(commands.CloseTransport(self.epoch, "lost", event.reason, abrupt=True))
         self._end("lost", event.reason, now, out)
 
-    def _drop_requested(self, event: DropRequested, now: float, out: list[LinkCommand]) -> None:
+    def _drop_requested(self, event: events.DropRequested, now: float, out: list[LinkCommand]) -> None:
         self._leave(event.code, event.reason, now, out)
 
-    def _close_requested(self, event: CloseRequested, now: float, out: list[LinkCommand]) -> None:
+    def _close_requested(self, event: events.CloseRequested, now: float, out: list[LinkCommand]) -> None:
         was = self._state
         epoch = self.epoch
         self._move(LinkTrigger.CLOSE_REQUESTED)
         self.epoch = 0
         if was in _CONNECTED:
-            out.append(Transmit(epoch, goodbye(event.code, event.reason)))
+            out.append(commands.Transmit(epoch, goodbye(event.code, event.reason)))
         if was in (LinkState.DIALING, *_CONNECTED):
-            out.append(CloseTransport(epoch, event.code, event.reason, abrupt=was is LinkState.DIALING))
+            out.append(commands.CloseTransport(epoch, event.code, event.reason, abrupt=was is LinkState.DIALING))
         if was is LinkState.UP:
-            out.append(AnnounceDown(epoch, event.code, event.reason, by_peer=False))
+            out.append(commands.AnnounceDown(epoch, event.code, event.reason, by_peer=False))
 
     def _leave(self, code: str, reason: str, now: float, out: list[LinkCommand]) -> None:
         """End the connection from this side, and say why."""
         if self._state not in _CONNECTED:
             raise UnknownTransition(f"{self.describe()}: {code} without a connection")
-        out.append(Transmit(self.epoch, goodbye(code, reason)))
-        out.append(CloseTransport(self.epoch, code, reason, abrupt=False))
+        out.append(commands.Transmit(self.epoch, goodbye(code, reason)))
+        out.append(commands.CloseTransport(self.epoch, code, reason, abrupt=False))
         self._end(code, reason, now, out)
 
     def _end(self, code: str, reason: str, now: float, out: list[LinkCommand], *, by_peer: bool = False) -> None:
@@ -415,9 +390,9 @@ class LinkCore:
         if was_up:
             if self._heard_beyond_handshake and now - self._up_since >= self.timing.useful_after:
                 self.failures = 0
-            out.append(AnnounceDown(epoch, code, reason, by_peer))
+            out.append(commands.AnnounceDown(epoch, code, reason, by_peer))
         else:
-            out.append(AnnounceFailure(epoch, code, reason, lasting))
+            out.append(commands.AnnounceFailure(epoch, code, reason, lasting))
         self._retire(now)
 
     def _retire(self, now: float) -> None:

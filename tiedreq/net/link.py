@@ -25,16 +25,16 @@ from tiedreq.core.errors import BadOption, RemoteViolation
 from tiedreq.core.link import Admit, LinkCore
 from tiedreq.core.link_options import Authenticator, LinkSide
 from tiedreq.core.link_table import LinkState
-from tiedreq.core.messages import Chunk, Hello, Message, Welcome
+from tiedreq.core.messages import Hello, Message, Welcome
 from tiedreq.core.types import CopyId
 from tiedreq.errors import AuthRefused, ConnectError, VersionMismatch
 from tiedreq.net.bell import Bell
+from tiedreq.net.frames import FrameDecoder
 from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkStatistics, LinkUp
 from tiedreq.net.outbox import Outbox
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
-from tiedreq.wire.chunks import Assembler
-from tiedreq.wire.codec import UnknownMessage, decode_frame, decode_message, encode_message
+from tiedreq.wire.codec import encode_message
 
 logger = logging.getLogger("tiedreq.link")
 
@@ -68,7 +68,6 @@ class Link:
         self._outbox = _closed_outbox(options)
         self._up_id = 0
         self._scope: trio.CancelScope | None = None  # of the dial or the connection
-        self._assembler = Assembler(options.wire)
         self._moved = Bell()
         self._timer = Bell()
         self._timer_at: float | None = None
@@ -138,14 +137,13 @@ class Link:
         """
         if not self._up_id:
             return False
-        if self._outbox.put(message):
+        taken = self._outbox.put(message)
+        if not taken and self.when_full == "shed":
+            self.statistics.shed += self._outbox.shed_oldest_notices(_SHED_AT_ONCE)
+            taken = self._outbox.put(message)
+        if taken:
             self.statistics.messages_sent += 1
             return True
-        if self.when_full == "shed":
-            self.statistics.shed += self._outbox.shed_oldest_notices(_SHED_AT_ONCE)
-            if self._outbox.put(message):
-                self.statistics.messages_sent += 1
-                return True
         self.statistics.refused += 1
         if self.when_full == "close":
             self.drop("slow", "this side's outbox for the other is full")
@@ -215,7 +213,6 @@ class Link:
     async def _run_connection(self, transport: Transport, epoch: int) -> None:
         """From the first byte to the end of the tear-down, which is bounded."""
         self._outbox = Outbox(self._options.outbox, self._options.wire)
-        self._assembler = Assembler(self._options.wire)
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -250,36 +247,20 @@ class Link:
 
     async def _read(self, transport: Transport, epoch: int) -> None:
         """Decode what arrives until the transport is closed; what comes after the end of ``epoch`` is passed over."""
-        statistics = self.statistics
+        statistics, decoder = self.statistics, FrameDecoder(self._options.wire)
         while (frame := await transport.receive_frame()) is not None:
             statistics.frames_received += 1
             statistics.bytes_received += len(frame)
             if epoch != self._core.epoch:
                 continue
             try:
-                messages, unknown = self._decode(frame)
+                decoded = decoder.decode(frame, takes_chunks=self._core.takes_chunks)
             except RemoteViolation as violation:
                 self._step(events.ViolationFound(epoch, str(violation)))
                 continue
-            statistics.messages_received += len(messages)
-            self._step(events.FrameArrived(epoch, tuple(messages), tuple(unknown)))
+            statistics.messages_received += len(decoded.messages)
+            self._step(events.FrameArrived(epoch, *decoded))
         self._step(events.TransportLost(epoch, transport.closed_because or "the other side closed the connection"))
-
-    def _decode(self, frame: bytes) -> tuple[list[Message], list[int]]:
-        messages: list[Message] = []
-        unknown: list[int] = []
-        for message in decode_frame(frame, self._options.wire):
-            whole: Message | UnknownMessage | None = message
-            if type(message) is Chunk:
-                if not self._core.takes_chunks:
-                    raise RemoteViolation("Chunk before the handshake was over")
-                encoded = self._assembler.add(message)
-                whole = None if encoded is None else decode_message(encoded, self._options.wire)
-            if type(whole) is UnknownMessage:
-                unknown.append(whole.type_code)
-            elif whole is not None:
-                messages.append(whole)  # type: ignore[arg-type]
-        return messages, unknown
 
     async def _keep_time(self) -> None:
         while True:
@@ -391,16 +372,11 @@ def dialed_link(
     """
     if side.role == "replica" and welcome is None:
         raise BadOption("a replica that dials needs welcome=")
+    _check(side)
     core = LinkCore(
-        _checked(side),
-        options.timing,
-        authenticator,
-        rng or SystemRandom(),
-        _link_ids.__next__,
-        dialing=True,
-        expected_name=expected_name,
-        retry_refused=retry_refused,
-    )
+        side, options.timing, authenticator, rng or SystemRandom(), _link_ids.__next__,
+        dialing=True, expected_name=expected_name, retry_refused=retry_refused
+    )  # fmt: skip
     return Link(core, owner, options, welcome or _no_welcome, label)
 
 
@@ -420,23 +396,14 @@ def accepted_link(
     ``welcome`` is called when the Welcome leaves, ``admit`` once the other side is proven: None lets it in, a code and
     a reason refuse it. Raises ``BadOption``.
     """
+    _check(side)
     core = LinkCore(
-        _checked(side),
-        options.timing,
-        authenticator,
-        rng or SystemRandom(),
-        _link_ids.__next__,
-        dialing=False,
-        admit=admit,
+        side, options.timing, authenticator, rng or SystemRandom(), _link_ids.__next__, dialing=False, admit=admit
     )
     return Link(core, owner, options, welcome, label)
 
 
-def _checked(side: LinkSide) -> LinkSide:
+def _check(side: LinkSide) -> None:
     """Raises ``BadOption`` for names that no other side would take."""
-    encode_message(
-        Hello(
-            side.protocol_min, side.protocol_max, side.cluster, side.role, side.name, side.incarnation, bytes(32), b""
-        )
-    )
-    return side
+    range_ = (side.protocol_min, side.protocol_max)
+    encode_message(Hello(*range_, side.cluster, side.role, side.name, side.incarnation, bytes(32), b""))

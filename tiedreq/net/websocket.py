@@ -22,6 +22,7 @@ from wsproto.utilities import LocalProtocolError
 from tiedreq.core.errors import BadOption
 from tiedreq.errors import ConnectError
 from tiedreq.net.addresses import Address, Target, parse_address, parse_url
+from tiedreq.net.edge import no_groups, single_cause
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners, peer_address
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
@@ -189,7 +190,7 @@ async def dial_websocket(
         raise BadOption(f"url {url!r} is not wss:// but an ssl_context is given")
     if target.secure and ssl_context is None:
         ssl_context = _default_ssl_context()
-    try:
+    with no_groups():
         async with trio.open_nursery() as nursery:
             transport = await _dial(nursery, target, ssl_context, timeout, limits)
             try:
@@ -197,9 +198,6 @@ async def dial_websocket(
             finally:
                 await transport.aclose()
                 nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        cause = _only_cause(group)
-        raise cause from cause.__cause__
 
 
 async def _dial(
@@ -277,13 +275,6 @@ def _in_words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    cause: BaseException = group
-    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
-        cause = cause.exceptions[0]
-    return cause
-
-
 # ---- accepting
 
 
@@ -347,7 +338,7 @@ class _Server:
                         await transport.aclose()
                 nursery.cancel_scope.cancel()
         except* Exception as group:
-            cause = _only_cause(group)
+            cause = single_cause(group)
             self._quiet.log("handler", logging.ERROR, "connection from %s failed", address, error=cause)
 
     async def _handshake(
@@ -374,7 +365,7 @@ class _Server:
                     await stream.do_handshake()
                 await reader.unless_finished(lambda: shake_hands(stream))
             except* (trio.BrokenResourceError, trio.ClosedResourceError, trio_websocket.ConnectionClosed) as group:
-                why = _in_words(_only_cause(group))
+                why = _in_words(single_cause(group))
         if opened:
             return opened[0]
         if scope.cancelled_caught:
