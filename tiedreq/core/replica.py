@@ -43,17 +43,7 @@ from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import BoundedSet, MarkerBook, MarkerKind, Tombstones
 from tiedreq.core.messages import Draining, Ended, Failed, Message, Next, Report, Result, Started, Submit
 from tiedreq.core.replica_stats import ReplicaStats
-from tiedreq.core.types import (
-    UNTIED,
-    Cause,
-    CopyId,
-    CopyKind,
-    CopyState,
-    Identity,
-    Load,
-    MethodInfo,
-    TieId,
-)
+from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo, TieId
 from tiedreq.core.workqueue import WorkQueue
 
 DRAIN_HINT = 1.0
@@ -218,6 +208,15 @@ class ReplicaCore:
     def free_slots(self) -> int:
         """Slots that are free."""
         return self.slots - len(self._executions)
+
+    @property
+    def markers_evicted(self) -> int:
+        """Markers that went because there were too many, so far."""
+        return self._markers.evicted
+
+    def held(self, copy: CopyId) -> HeldCopy | None:
+        """A copy that waits or runs here, to look at; None once it has ended."""
+        return self._copies.get(copy)
 
     def copy_state(self, copy: CopyId) -> CopyState | None:
         """The state of a copy that is held or remembered here."""
