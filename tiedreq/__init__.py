@@ -1,1 +1,67 @@
-"""Tied and hedged requests between the replicas of a service, on Trio."""
+"""Tied requests between the replicas of a service, on Trio.
+
+A request waits in the queues of two replicas; the one that starts it tells the other, which drops its copy.
+"""
+
+from tiedreq.core.limits import ClientLimits, ReplicaLimits
+from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.errors import (
+    AuthRefused,
+    BadOption,
+    CallError,
+    ConnectError,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    Overloaded,
+    RemoteFailure,
+    StreamInterrupted,
+    TiedreqError,
+    TooLarge,
+    Unavailable,
+    UnknownMethod,
+    UnsafeToDuplicate,
+    UsageError,
+    VersionMismatch,
+)
+from tiedreq.net.client import Client
+from tiedreq.net.connecting import connect
+from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.reply import Attempt, Reply
+from tiedreq.service import Context, Failure, Service
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attempt",
+    "AuthRefused",
+    "Backup",
+    "BadOption",
+    "CallError",
+    "Client",
+    "ClientLimits",
+    "ConnectError",
+    "Context",
+    "DeadlineExceeded",
+    "Failure",
+    "Hedged",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Plain",
+    "Policy",
+    "RemoteFailure",
+    "ReplicaHandle",
+    "ReplicaLimits",
+    "Reply",
+    "Service",
+    "StreamInterrupted",
+    "Tied",
+    "TiedreqError",
+    "TooLarge",
+    "Unavailable",
+    "UnknownMethod",
+    "UnsafeToDuplicate",
+    "UsageError",
+    "VersionMismatch",
+    "connect",
+    "serve",
+]

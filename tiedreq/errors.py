@@ -116,8 +116,6 @@ class OutcomeUnknown(CallError):
 class StreamInterrupted(CallError):
     """A stream broke after ``items`` items."""
 
-    def __init__(
-        self, message: str, *, items: int, call_id: str = "", attempts: tuple[Attempt, ...] = ()
-    ) -> None:
+    def __init__(self, message: str, *, items: int, call_id: str = "", attempts: tuple[Attempt, ...] = ()) -> None:
         super().__init__(message, call_id=call_id, attempts=attempts)
         self.items = items

@@ -2,10 +2,11 @@
 
 The load of a replica, in copies, is
 
-    (queued - free) x max(0, 1 - age)  +  own outstanding not yet reported
+    (queued + running) x max(0, 1 - age)  +  own outstanding not yet reported
 
-where ``queued`` and ``free`` are the replica's last report, ``age`` the report's age in seconds (a report is worth
+where ``queued`` and ``running`` are the replica's last report, ``age`` the report's age in seconds (a report is worth
 nothing after one), and the last term counts the Submits sent on this connection that the report can't include yet.
+An idle replica and one that nothing is known of count alike, so that neither is passed over for ever.
 Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
 
 What is known belongs to a connection, not to a name: a new link starts with nothing known.
@@ -84,7 +85,7 @@ class ReplicaView:
         if self.reported_at is None:
             return outstanding
         weight = max(0.0, 1.0 - (now - self.reported_at) / REPORT_LIFE)
-        return (self.queued - self.free) * weight + outstanding
+        return (self.queued + self.slots - self.free) * weight + outstanding
 
     def busy(self, now: float) -> bool:
         """True when a fresh report said: a queue, and no free slot."""

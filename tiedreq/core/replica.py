@@ -226,6 +226,11 @@ class ReplicaCore:
         tombstone = self._tombstones.get(copy)
         return tombstone.state if tombstone is not None and tombstone.copy == copy else None
 
+    def caller_link(self, copy: CopyId) -> int | None:
+        """The link over which a live copy came."""
+        held = self._copies.get(copy)
+        return held.link if held is not None else None
+
     def sizes(self) -> dict[str, int]:
         """The length of every collection, by name: for limits, leak checks and metrics."""
         return {
@@ -262,6 +267,8 @@ class ReplicaCore:
         self._callers[event.link] = _Caller(event.client, self.limits.cancel_markers_per_caller_max)
         if self._notice_latencies:
             self._send_caller(event.link, self._report())
+        if self.draining:
+            self._send_caller(event.link, Draining())
 
     def _caller_lost(self, event: CallerLost, now: float) -> None:
         caller = self._callers.pop(event.link, None)

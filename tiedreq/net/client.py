@@ -1,0 +1,431 @@
+"""The client: ``connect()`` and what it yields.
+
+Data flow: link -> messages -> events -> ``CallCore`` -> commands -> links, or the waiting task. One task per link reads
+and one writes; one timer task serves all calls. A call costs no task, nursery or cancel scope of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from tiedreq.core.call import CallCore, CallRequest, CallStats
+from tiedreq.core.checks import check_number
+from tiedreq.core.commands import CallCommand, CancelCopy, OutcomeKind, SendCopy
+from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.events import (
+    CallerCancelled,
+    CallEvent,
+    CallRequested,
+    CopyEnded,
+    CopyStarted,
+    CopyUnsent,
+    FailureReceived,
+    LinkLost,
+    ReplicaAvailable,
+    ResultReceived,
+    TimePassed,
+)
+from tiedreq.core.limits import ClientLimits
+from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Message, Report, Result, Started
+from tiedreq.core.picker import ReplicaTable, ReplicaView
+from tiedreq.core.policy import Plain, Policy, Tied, check_policy
+from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
+from tiedreq.errors import ConnectError, Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
+from tiedreq.net.bell import Bell
+from tiedreq.net.current import current_execution
+from tiedreq.net.link import Link
+from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
+from tiedreq.net.opencall import Accept, Answered, OpenCall
+from tiedreq.reply import Reply
+from tiedreq.wire.limits import (
+    KEY_CHARS_MAX,
+    METADATA_ENTRIES_MAX,
+    METADATA_KEY_CHARS_MAX,
+    METADATA_VALUE_CHARS_MAX,
+    WireLimits,
+)
+from tiedreq.wire.payload import decode_payload, encode_payload
+
+TIMEOUT_MAX = 86_400.0
+METHODS_MAX = 4096
+CLOSE_SECONDS = 1.0
+
+
+class Client(LinkOwner):
+    """Calls methods of a replicated service. Made by ``tiedreq.connect()``.
+
+    Safe to use from any number of Trio tasks at once.
+    """
+
+    def __init__(self, policy: Policy, timeout: float, limits: ClientLimits, wire_limits: WireLimits) -> None:
+        self.limits = limits
+        self.policy = check_policy(policy)
+        self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
+        self.nonce = secrets.randbits(64)
+        self._wire_limits = wire_limits
+        self._replicas = ReplicaTable(secrets.SystemRandom())
+        self._links: dict[int, Link] = {}
+        self._calls: dict[int, OpenCall] = {}
+        self._number = 0
+        self._stats = CallStats()
+        self._timers: list[tuple[float, int]] = []
+        self._timer_bell = Bell()
+        self._met_methods: dict[str, MethodInfo] = {}
+        self._closed = False
+        self.arrivals = Bell()
+
+    # ---- calls ------------------------------------------------------------------------------------------------
+
+    async def call(self, method: str, args: Any = None, **options: Any) -> Any:
+        """Call ``method`` with the client's policy and return the value. See ``request`` for options and errors."""
+        return (await self.request(method, args, **options)).value
+
+    async def tied_call(self, method: str, args: Any = None, **options: Any) -> Any:
+        """Call ``method`` with ``Tied()`` unless ``policy=`` says otherwise. See ``request``.
+
+        Raises ``UnsafeToDuplicate`` before anything is sent when the method is not declared idempotent.
+        """
+        options.setdefault("policy", Tied())
+        return (await self.request(method, args, **options)).value
+
+    async def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
+        """Call ``method`` with a ``Hedged(Backup(after=SECONDS, since="send"))`` given as ``policy=``.
+
+        Raises ``BadOption`` without one: a delay that fits the service has to be named. Otherwise as ``tied_call``.
+        """
+        if options.get("policy") is None:
+            raise BadOption(
+                "policy: hedged_call needs policy=Hedged(Backup(after=SECONDS, since='send')); "
+                "a good delay is about the service's 95th percentile"
+            )
+        return (await self.request(method, args, **options)).value
+
+    async def request(
+        self,
+        method: str,
+        args: Any = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        policy: Policy | None = None,
+        accept: Accept | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> Reply:
+        """Call ``method`` and return the value with its story.
+
+        ``args`` is one value that msgpack can carry. ``timeout`` is in seconds; the surrounding Trio deadline counts
+        too. ``key`` is an idempotency key, the same in every copy. ``accept(value)`` says whether an answer may win:
+        one that it turns down does not end the race while another copy lives. ``policy`` overrides the client's; with
+        the client's own policy a method that is not declared idempotent gets one copy.
+
+        Raises ``UsageError`` before anything is sent (``UnknownMethod``, ``UnsafeToDuplicate``, ``TooLarge``,
+        ``BadOption``); ``CallError`` otherwise: ``RemoteFailure``, ``DeadlineExceeded``, ``Overloaded``,
+        ``Unavailable``, ``OutcomeUnknown``. The caller's own cancellation stays ``trio.Cancelled``.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        began = trio.current_time()
+        request, timeout_used, surrounding = self._prepare(
+            method, args, timeout, key, policy, _check_metadata(metadata), began
+        )
+        core = CallCore(request, self._replicas, self._stats, rounds_max=self.limits.rounds_max)
+        call = OpenCall(core, accept, began, timeout_used)
+        self._calls[request.id.number] = call
+        self._step(call, CallRequested(), began)
+        outcome = await call.wait(self._cancel)
+        if call.error is not None:
+            raise call.error
+        if outcome.kind == OutcomeKind.ANSWERED:
+            return call.reply(trio.current_time())
+        if outcome.kind == OutcomeKind.DEADLINE and surrounding:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        raise call.failure(self._decode_details)
+
+    def _prepare(
+        self,
+        method: str,
+        args: Any,
+        timeout: float | None,
+        key: str | None,
+        policy: Policy | None,
+        metadata: tuple[tuple[str, str], ...],
+        now: float,
+    ) -> tuple[CallRequest, float, bool]:
+        """Check everything that can be checked before a byte is sent.
+
+        Returns the request, the seconds it has, and whether a surrounding scope set that limit.
+        """
+        if self._closed:
+            raise BadOption("client: it is closed")
+        info = self._replicas.method(method) if isinstance(method, str) else None
+        if info is None:
+            info = self._known_method(method)
+        chosen = self._choose_policy(policy)
+        if not info.idempotent and policy is not None and not isinstance(policy, Plain):
+            raise UnsafeToDuplicate(
+                f"{method!r} is not declared idempotent. Declare @service.method(idempotent=True) if running twice is "
+                "harmless, or use client.call(). Nothing was sent."
+            )
+        seconds = self.timeout if timeout is None else check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
+        seconds = min(seconds, info.timeout_max)
+        left = trio.current_effective_deadline() - now
+        surrounding = left < seconds
+        if key is not None and not (isinstance(key, str) and 0 < len(key) <= KEY_CHARS_MAX):
+            raise BadOption(f"key: {key!r} is not a text of 1 to {KEY_CHARS_MAX} characters")
+        payload = self._encode(args)
+        if len(self._calls) >= self.limits.calls_in_flight_max:
+            raise Overloaded(
+                f"{len(self._calls)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
+                retry_after=0.0,
+            )
+        self._number += 1
+        above = current_execution.get()
+        request = CallRequest(
+            id=CallId(self.nonce, self._number),
+            method=method,
+            idempotent=info.idempotent,
+            payload=payload,
+            policy=chosen,
+            deadline=now + min(seconds, left),
+            key=key,
+            layered=above is not None or not isinstance(chosen, Plain),
+            metadata=metadata,
+        )
+        return request, min(seconds, left), surrounding
+
+    def _choose_policy(self, policy: Policy | None) -> Policy:
+        """The policy of a call. Inside a handler the default is ``Plain``: one layer hedges."""
+        if policy is not None:
+            return check_policy(policy)
+        return Plain() if current_execution.get() is not None else self.policy
+
+    def _known_method(self, method: object) -> MethodInfo:
+        if not isinstance(method, str):
+            raise BadOption(f"method: {method!r} is not a text")
+        info = self._met_methods.get(method)
+        if info is None:
+            known = ", ".join(sorted(self._met_methods)) or "none"
+            raise UnknownMethod(f"no replica serves {method!r}. Methods: {known}. Nothing was sent.")
+        return info
+
+    def _encode(self, args: Any) -> bytes:
+        payload = encode_payload(args, self._wire_limits, what="args")
+        limit = min((view.payload_bytes_max for view in self._replicas.views()), default=self.limits.payload_bytes_max)
+        limit = min(limit, self.limits.payload_bytes_max)
+        if len(payload) > limit:
+            raise TooLarge(
+                f"args: {len(payload)} bytes when encoded, over the limit of {limit}. Nothing was sent.",
+                limit=limit,
+                field="args",
+            )
+        return payload
+
+    def _decode_details(self, details: bytes) -> Any:
+        try:
+            return decode_payload(details, self._wire_limits)
+        except RemoteViolation:
+            return None
+
+    def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """A callable ``bound(args=None, **options)`` that calls the method named like ``handler``."""
+        name = getattr(handler, "__name__", None)
+        if not isinstance(name, str):
+            raise BadOption(f"handler: {handler!r} has no name")
+
+        async def bound(args: Any = None, **options: Any) -> Any:
+            return await self.call(name, args, **options)
+
+        bound.__name__ = name
+        bound.__doc__ = handler.__doc__
+        return bound
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this client, and what it knows of each replica. Durations in seconds, None where unknown."""
+        now = trio.current_time()
+        counters = {name: getattr(self._stats, name) for name in self._stats.__slots__}
+        replicas = {
+            view.name: {
+                "incarnation": view.identity.incarnation,
+                "draining": view.draining,
+                "queued": view.queued,
+                "free": view.free,
+                "load": view.load(now),
+                "sent": view.sent,
+                "round_trip": view.round_trip,
+                "notice_latencies": dict(view.notice_latencies),
+            }
+            for view in self._replicas.views()
+        }
+        return {**counters, "in_flight": len(self._calls), "replicas": replicas}
+
+    # ---- core and commands ------------------------------------------------------------------------------------
+
+    def _step(self, call: OpenCall, event: CallEvent, now: float) -> None:
+        """Give one event to a call's core and carry out its commands, all of them before the next event."""
+        events = deque([event])
+        while events:
+            for command in call.core.step(events.popleft(), now):
+                failed = self._execute(call, command)
+                if failed is not None:
+                    events.append(failed)
+        if call.outcome is None:
+            wake_at = call.core.wake_at
+            if wake_at < call.waking_at:
+                self._schedule(call, wake_at)
+
+    def _execute(self, call: OpenCall, command: CallCommand) -> CopyUnsent | None:
+        if isinstance(command, SendCopy):
+            link = self._links.get(command.link)
+            if link is None or not link.send(command.submit):
+                return CopyUnsent(command.submit.copy)
+        elif isinstance(command, CancelCopy):
+            link = self._links.get(command.link)
+            if link is not None and not link.discard(command.copy):
+                link.send(Cancel(command.copy))
+        else:
+            self._calls.pop(call.core.request.id.number, None)
+            call.complete(command.outcome)
+        return None
+
+    def _cancel(self, call: OpenCall) -> None:
+        self._step(call, CallerCancelled(), trio.current_time())
+
+    # ---- timers -----------------------------------------------------------------------------------------------
+
+    def _schedule(self, call: OpenCall, at: float) -> None:
+        call.waking_at = at
+        earliest = self._timers[0][0] if self._timers else math.inf
+        heapq.heappush(self._timers, (at, call.core.request.id.number))
+        if at < earliest:
+            self._timer_bell.ring()
+        if len(self._timers) > 64 + 4 * len(self._calls):
+            self._timers = [entry for entry in self._timers if entry[1] in self._calls]
+            heapq.heapify(self._timers)
+
+    async def run_timers(self) -> None:
+        """The one timer task of all calls."""
+        while True:
+            now = trio.current_time()
+            while self._timers and self._timers[0][0] <= now:
+                at, number = heapq.heappop(self._timers)
+                call = self._calls.get(number)
+                if call is not None and at >= call.waking_at:
+                    call.waking_at = math.inf
+                    self._step(call, TimePassed(), now)
+            with trio.CancelScope(deadline=self._timers[0][0] if self._timers else math.inf):
+                await self._timer_bell.wait()
+
+    async def close(self, links: list[Link]) -> None:
+        """Cancel the open calls and close the links, within a bound even when the caller is cancelled."""
+        self._closed = True
+        now = trio.current_time()
+        for call in list(self._calls.values()):
+            self._step(call, CallerCancelled(), now)
+        with trio.CancelScope(deadline=trio.current_time() + CLOSE_SECONDS, shield=True):
+            async with trio.open_nursery() as nursery:
+                for link in links:
+                    if link.up:
+                        nursery.start_soon(link.flush, CLOSE_SECONDS)
+        for link in links:
+            link.close("closed", "the client is done")
+
+    # ---- links ------------------------------------------------------------------------------------------------
+
+    def on_up(self, link: Link, up: LinkUp) -> None:
+        """A replica has become reachable."""
+        assert up.welcome is not None
+        view = ReplicaView(up.link_id, Identity(up.peer.name, up.peer.incarnation), up.welcome)
+        self._links[up.link_id] = link
+        self._replicas.add(view)
+        if len(self._met_methods) > METHODS_MAX:
+            self._met_methods.clear()
+        self._met_methods.update(view.methods)
+        now = trio.current_time()
+        for call in list(self._calls.values()):
+            self._step(call, ReplicaAvailable(), now)
+        self.arrivals.ring()
+
+    def on_down(self, link: Link, down: LinkDown) -> None:
+        """A replica is no longer reachable over this connection."""
+        self._links.pop(down.link_id, None)
+        self._replicas.remove(down.link_id)
+        now = trio.current_time()
+        for call in list(self._calls.values()):
+            self._step(call, LinkLost(down.link_id), now)
+
+    def on_failure(self, link: Link, error: ConnectError) -> None:
+        """A replica could not be reached."""
+        self.arrivals.ring()
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        """What a replica said, in one frame."""
+        now = trio.current_time()
+        link_id = link.id
+        view = self._replicas.get(link_id)
+        if view is None:
+            return
+        view.round_trip, view.round_trip_deviation = link.round_trip, link.round_trip_deviation
+        for message in messages:
+            if isinstance(message, Started | Result | Failed | Ended):
+                if message.load is not None:
+                    view.take_load(message.load, now)
+                call = self._calls.get(message.copy.number)
+                if call is not None and message.copy.client == self.nonce:
+                    self._copy_news(call, link_id, message, now)
+            elif isinstance(message, Draining):
+                view.draining = True
+            elif isinstance(message, Report):
+                view.notice_latencies = dict(message.notice_latencies)
+
+    def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
+        copy = message.copy
+        if isinstance(message, Started):
+            self._step(call, CopyStarted(link, copy), now)
+        elif isinstance(message, Result):
+            self._answer(call, link, message, now)
+        elif isinstance(message, Failed):
+            event = FailureReceived(link, copy, message.code, message.message, message.details, message.retryable)
+            self._step(call, event, now)
+        else:
+            self._step(call, CopyEnded(link, copy, message.state, message.cause, message.retry_after), now)
+
+    def _answer(self, call: OpenCall, link: int, message: Result, now: float) -> None:
+        copy: CopyId = message.copy
+        try:
+            value = decode_payload(message.payload, self._wire_limits)
+        except RemoteViolation as error:
+            text = f"the answer can't be decoded: {error}"
+            self._step(call, FailureReceived(link, copy, "bad_payload", text, b"", False), now)
+            return
+        acceptable = True
+        if call.accept is not None:
+            try:
+                acceptable = bool(call.accept(value))
+            except Exception as error:
+                call.error = error
+                self._step(call, CallerCancelled(), now)
+                return
+        call.answers[copy] = Answered(value, message.service_time, message.queue_wait)
+        self._step(call, ResultReceived(link, copy, acceptable), now)
+
+
+def _check_metadata(metadata: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """The map as the wire carries it. Raises ``BadOption`` with the entry and the limit."""
+    if not metadata:
+        return ()
+    if not isinstance(metadata, dict) or len(metadata) > METADATA_ENTRIES_MAX:
+        raise BadOption(f"metadata: it is not a dict of at most {METADATA_ENTRIES_MAX} entries")
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not 0 < len(key) <= METADATA_KEY_CHARS_MAX or not key.isprintable():
+            raise BadOption(
+                f"metadata: key {key!r} is not a printable text of 1 to {METADATA_KEY_CHARS_MAX} characters"
+            )
+        if not isinstance(value, str) or len(value) > METADATA_VALUE_CHARS_MAX:
+            raise BadOption(f"metadata[{key!r}]: not a text of at most {METADATA_VALUE_CHARS_MAX} characters")
+    return tuple(metadata.items())

@@ -1,0 +1,150 @@
+"""``connect()``: find the cluster, link to its replicas, and yield the client."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from tiedreq.clusterfile import ClusterAddress, ReplicaAddress, resolve
+from tiedreq.core.errors import BadOption
+from tiedreq.core.limits import ClientLimits
+from tiedreq.core.link_options import LinkSide, LinkTiming
+from tiedreq.core.link_table import LinkState
+from tiedreq.core.policy import Plain, Policy
+from tiedreq.errors import ConnectError
+from tiedreq.net.client import Client
+from tiedreq.net.edge import no_groups
+from tiedreq.net.link import Link, dialed_link
+from tiedreq.net.link_owner import LinkOptions
+from tiedreq.net.network import Network, WebsocketNetwork
+from tiedreq.net.outbox import OutboxLimits
+from tiedreq.net.server import wire_limits
+from tiedreq.net.transport import Transport
+from tiedreq.wire.proof import TokenAuthenticator
+
+GATHER_SECONDS = 0.5
+"""Once the first replica is reached, how long to wait for the others."""
+CLOSE_SECONDS = 2.0
+"""How long the links may take to close."""
+
+
+@asynccontextmanager
+async def connect(
+    replicas: str | os.PathLike[str] | Iterable[str] | None = None,
+    *,
+    token: str | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    policy: Policy | None = None,
+    timeout: float = 10.0,
+    limits: ClientLimits | None = None,
+    cluster: str | None = None,
+    network: Network | None = None,
+) -> AsyncIterator[Client]:
+    """Connect to a cluster's replicas: ``async with tiedreq.connect() as client: …``.
+
+    ``replicas``: a list of URLs, a comma-separated text of them, the path of a cluster file, or None for
+    ``$TIEDREQ_CLUSTER`` or ``./.tiedreq/cluster.json``. ``token`` and ``cluster`` (its name) are read from the cluster
+    file when not given. ``policy`` is used by ``call`` and ``request`` (default ``Plain()``), ``timeout`` (seconds) by
+    every call that names none; it also bounds how long to wait for the first replica.
+
+    Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
+    """
+    address = resolve(replicas)
+    limits = limits if limits is not None else ClientLimits()
+    if len(address.replicas) > limits.replicas_max:
+        raise BadOption(
+            f"replicas: {len(address.replicas)} are named, over the limit replicas_max of {limits.replicas_max}"
+        )
+    wire = wire_limits(limits.payload_bytes_max)
+    client = Client(policy if policy is not None else Plain(), timeout, limits, wire)
+    token = token if token is not None else address.token
+    side = LinkSide(cluster or address.cluster or "tiedreq", "client", f"client-{os.getpid()}", client.nonce)
+    if network is None:
+        network = WebsocketNetwork(wire, client_tls=ssl_context)
+    authenticator = TokenAuthenticator(None if token is None else token.encode())
+    options = _link_options(limits, client)
+    body_error: BaseException | None = None
+    with no_groups():
+        async with trio.open_nursery() as nursery:
+            timers = trio.CancelScope()
+            nursery.start_soon(_timers, client, timers)
+            links = []
+            for replica in address.replicas:
+                link = dialed_link(
+                    side,
+                    client,
+                    authenticator,
+                    label=replica.url,
+                    expected_name=replica.name,
+                    retry_refused=False,
+                    options=options,
+                )
+                links.append(link)
+                nursery.start_soon(_run, link, network, replica, limits.handshake_timeout)
+            try:
+                await _gather(client, links, address)
+                yield client
+            except BaseException as error:
+                body_error = error
+            await client.close(links)
+            timers.cancel()
+            nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
+    if body_error is not None:
+        raise body_error
+
+
+def _link_options(limits: ClientLimits, client: Client) -> LinkOptions:
+    return LinkOptions(
+        timing=LinkTiming(
+            heartbeat_interval=limits.heartbeat_interval,
+            heartbeat_misses=limits.heartbeat_misses_max,
+            handshake_timeout=limits.handshake_timeout,
+        ),
+        outbox=OutboxLimits(
+            messages_max=limits.outbox_messages_max,
+            bytes_max=limits.outbox_bytes_max,
+            bulk_bytes_max=limits.outbox_bytes_max,
+        ),
+        wire=wire_limits(limits.payload_bytes_max),
+        when_full="refuse",
+    )
+
+
+async def _timers(client: Client, scope: trio.CancelScope) -> None:
+    with scope:
+        await client.run_timers()
+
+
+async def _run(link: Link, network: Network, replica: ReplicaAddress, timeout: float) -> None:
+    def dial() -> AbstractAsyncContextManager[Transport]:
+        return network.dial(replica.url, timeout=timeout)
+
+    await link.run_dialer(dial)
+
+
+async def _gather(client: Client, links: list[Link], address: ClusterAddress) -> None:
+    """Wait for the first replica, then a little for the others. Raises ``ConnectError`` when none comes."""
+    with trio.move_on_after(client.timeout):
+        while not any(link.up for link in links):
+            if all(link.state is LinkState.CLOSED for link in links):
+                break
+            await client.arrivals.wait()
+    if not any(link.up for link in links):
+        raise _no_replica(links, address, client.timeout)
+    with trio.move_on_after(GATHER_SECONDS):
+        while not all(link.up or link.last_error is not None for link in links):
+            await client.arrivals.wait()
+
+
+def _no_replica(links: list[Link], address: ClusterAddress, timeout: float) -> ConnectError:
+    """The most telling of the links' errors: one that lasts until somebody changes something, else all of them."""
+    errors = [link.last_error for link in links if link.last_error is not None]
+    for error in errors:
+        if type(error) is not ConnectError:
+            return error
+    told = "; ".join(str(error) for error in errors) or "no replica answered"
+    return ConnectError(f"no replica could be reached within {timeout:g} s ({address.source}): {told}")

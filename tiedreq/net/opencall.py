@@ -1,0 +1,152 @@
+"""One open call at the client: its core, the task that waits, and how its outcome becomes a value or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from tiedreq.core.call import CallCore, SentCopy
+from tiedreq.core.commands import Outcome, OutcomeKind
+from tiedreq.core.types import UNTIED, Cause, CopyId
+from tiedreq.errors import (
+    DeadlineExceeded,
+    OutcomeUnknown,
+    Overloaded,
+    RemoteFailure,
+    Unavailable,
+    UnknownMethod,
+    UnsafeToDuplicate,
+)
+from tiedreq.reply import Attempt, Reply
+
+Accept = Callable[[Any], object]
+
+
+class Answered:
+    """What came with the answer of a copy: the decoded value, and the replica's own measurements in seconds."""
+
+    __slots__ = ("queue_wait", "service_time", "value")
+
+    def __init__(self, value: Any, service_time: float, queue_wait: float) -> None:
+        self.value = value
+        self.service_time = service_time
+        self.queue_wait = queue_wait
+
+
+class OpenCall:
+    """The driver's record of one call.
+
+    ``began`` is Trio's time when the call was made; ``answers`` the answers that came, by copy; ``error`` is what the
+    caller's own ``accept`` raised.
+    """
+
+    __slots__ = ("_task", "accept", "answers", "began", "core", "error", "outcome", "timeout", "waking_at")
+
+    def __init__(self, core: CallCore, accept: Accept | None, began: float, timeout: float) -> None:
+        self.core = core
+        self.accept = accept
+        self.began = began
+        self.timeout = timeout
+        self.answers: dict[CopyId, Answered] = {}
+        self.outcome: Outcome | None = None
+        self.error: Exception | None = None
+        self.waking_at = float("inf")
+        self._task: trio.lowlevel.Task | None = None
+
+    def complete(self, outcome: Outcome) -> None:
+        """The outcome is known: wake the task that waits."""
+        self.outcome = outcome
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self, cancelled: Callable[[OpenCall], None]) -> Outcome:
+        """Wait for the outcome. When the caller's scope is cancelled, ``cancelled`` is called at that very moment."""
+        if self.outcome is None:
+            self._task = trio.lowlevel.current_task()
+
+            def abort(_: object) -> trio.lowlevel.Abort:
+                self._task = None
+                cancelled(self)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        assert self.outcome is not None
+        return self.outcome
+
+    # ---- the story --------------------------------------------------------------------------------------------
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What became of each copy so far."""
+        return tuple(self._attempt(sent) for sent in self.core.copies.values())
+
+    def _attempt(self, sent: SentCopy) -> Attempt:
+        def since(time: float | None) -> float | None:
+            return None if time is None else time - self.began
+
+        return Attempt(
+            replica=sent.replica,
+            rank=None if sent.id.rank == UNTIED else sent.id.rank,
+            kind=sent.kind.label,
+            sent=sent.sent_at - self.began,
+            started=since(sent.started_at),
+            ended=since(sent.ended_at),
+            end=end_in_words(sent),
+        )
+
+    def reply(self, now: float) -> Reply:
+        """The answer with its story. Only after an outcome of kind ANSWERED."""
+        assert self.outcome is not None and self.outcome.copy is not None
+        copy = self.outcome.copy
+        sent, answer = self.core.copies[copy], self.answers[copy]
+        return Reply(
+            value=answer.value,
+            call_id=str(copy.call),
+            replica=sent.replica,
+            kind=sent.kind.label,
+            latency=now - self.began,
+            queue_wait=answer.queue_wait,
+            service_time=answer.service_time,
+            attempts=self.attempts(),
+        )
+
+    def failure(self, decode: Callable[[bytes], Any]) -> Exception:
+        """The error that the outcome stands for. Only after an outcome of another kind than ANSWERED."""
+        assert self.outcome is not None
+        outcome, request = self.outcome, self.core.request
+        call_id, attempts = str(request.id), self.attempts()
+        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or "no copy was sent"
+        name = f"call {call_id} of {request.method!r}"
+        match outcome.kind:
+            case OutcomeKind.FAILED:
+                replica = f" (at {self.core.copies[outcome.copy].replica})" if outcome.copy is not None else ""
+                details = decode(outcome.details) if outcome.details else None
+                return RemoteFailure(
+                    outcome.message + replica, code=outcome.code, details=details, call_id=call_id, attempts=attempts
+                )
+            case OutcomeKind.DEADLINE:
+                text = f"{name}: no answer within {self.timeout:.4g} s ({where})"
+                return DeadlineExceeded(text, call_id=call_id, attempts=attempts)
+            case OutcomeKind.OVERLOADED:
+                hint = f"; come back in {outcome.retry_after:.3g} s" if outcome.retry_after else ""
+                text = f"{name}: every replica asked refused ({where}){hint}"
+                return Overloaded(text, retry_after=outcome.retry_after, call_id=call_id, attempts=attempts)
+            case OutcomeKind.UNKNOWN:
+                text = f"{name}: the replica was lost while it had the call; it may or may not have run ({where})"
+                return OutcomeUnknown(text, call_id=call_id, attempts=attempts)
+            case OutcomeKind.REJECTED if outcome.cause == Cause.UNKNOWN_METHOD:
+                return UnknownMethod(f"{name}: the replica does not serve this method ({where})")
+            case OutcomeKind.REJECTED:
+                return UnsafeToDuplicate(f"{name}: the replica says that it is not declared idempotent ({where})")
+        text = f"{name}: the replicas that had it were lost, and no other could take it ({where})"
+        return Unavailable(text, call_id=call_id, attempts=attempts)
+
+
+def end_in_words(sent: SentCopy) -> str | None:
+    """How a copy ended, as in ``Attempt.end``; None while nothing is known."""
+    if sent.ended_at is None:
+        return None
+    state = "lost" if sent.state is None else sent.state.label
+    return state if sent.cause == Cause.NONE else f"{state}: {sent.cause.label}"

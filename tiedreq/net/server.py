@@ -1,0 +1,446 @@
+"""A replica: links in, ``ReplicaCore`` in the middle, handlers and links out.
+
+Data flow: link -> messages -> events -> core -> commands -> executor and links. All input that is read in one pass of
+the scheduler is given to the core before slots are filled (``InputSettled``): the settling task is woken by the first
+event of a pass and runs in the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import trio
+
+from tiedreq.core.commands import FinishDrain, ReplicaCommand, SendCaller, SendPeer, StartWork, StopWork
+from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.events import (
+    CallerConnected,
+    CallerLost,
+    CancelReceived,
+    DrainRequested,
+    InputSettled,
+    NoticeLatencyMeasured,
+    PeerConnected,
+    PeerLost,
+    PeerNext,
+    PeerStarted,
+    ReplicaEvent,
+    SubmitReceived,
+    TimePassed,
+)
+from tiedreq.core.limits import ReplicaLimits
+from tiedreq.core.link_options import LinkSide, LinkTiming
+from tiedreq.core.messages import Cancel, Draining, Failed, Hello, Message, Next, Result, Started, Submit, Welcome
+from tiedreq.core.replica import HeldMethod, ReplicaCore
+from tiedreq.core.types import CopyId, CopyState, Identity
+from tiedreq.errors import ConnectError
+from tiedreq.net.bell import Bell
+from tiedreq.net.executor import Executor
+from tiedreq.net.link import Link, accepted_link, dialed_link
+from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
+from tiedreq.net.network import Network
+from tiedreq.net.outbox import OutboxLimits
+from tiedreq.net.shaping import DelayLine
+from tiedreq.net.transport import Transport
+from tiedreq.service import Service
+from tiedreq.units import LatencySpec
+from tiedreq.wire.limits import WireLimits
+from tiedreq.wire.proof import TokenAuthenticator
+
+log = logging.getLogger("tiedreq.replica")
+
+RECENT_SOJOURNS_MAX = 2048
+FLUSH_SECONDS = 1.0
+
+
+def wire_limits(payload_bytes_max: int) -> WireLimits:
+    """The wire's limits for payloads of at most ``payload_bytes_max`` bytes."""
+    message = max(2 * payload_bytes_max, 1024 * 1024)
+    return WireLimits(payload_bytes_max=payload_bytes_max, message_bytes_max=message, chunk_total_bytes_max=2 * message)
+
+
+class ReplicaServer(LinkOwner):
+    """One replica of a service. ``serve()`` makes and runs it; users hold its ``ReplicaHandle``."""
+
+    def __init__(
+        self,
+        service: Service,
+        identity: Identity,
+        *,
+        cluster: str,
+        token: str | None,
+        slots: int,
+        limits: ReplicaLimits,
+        network: Network,
+        mesh_latency: LatencySpec | None,
+        nursery: trio.Nursery,
+        state: Any,
+        debug: bool,
+    ) -> None:
+        self.identity = identity
+        self.limits = limits
+        self.finished = trio.Event()
+        self.links: dict[int, Link] = {}
+        self.mesh: dict[str, Link] = {}
+        self.mesh_troubles: dict[str, str] = {}
+        self._service = service
+        self._side = LinkSide(cluster, "replica", identity.name, identity.incarnation)
+        self._authenticator = TokenAuthenticator(None if token is None else token.encode())
+        self._network = network
+        self._mesh_latency = mesh_latency
+        self._nursery = nursery
+        self._wire = wire_limits(limits.payload_bytes_max)
+        self._options = LinkOptions(
+            timing=LinkTiming(
+                heartbeat_interval=limits.heartbeat_interval,
+                heartbeat_misses=limits.heartbeat_misses_max,
+                handshake_timeout=limits.handshake_timeout,
+            ),
+            outbox=OutboxLimits(
+                messages_max=limits.outbox_messages_max,
+                bytes_max=limits.outbox_bytes_max,
+                bulk_bytes_max=limits.outbox_bytes_max,
+            ),
+            wire=self._wire,
+            when_full="close",
+        )
+        self._rng = random.Random()
+        self._connections = 0
+        self._gone = trio.lowlevel.ParkingLot()
+        self._peer_urls: dict[str, str] = {}
+        self._dialed: dict[str, Link] = {}
+        self._lines: dict[str, DelayLine] = {}
+        self._accepted_lines: dict[Link, DelayLine] = {}
+        self._events: deque[ReplicaEvent] = deque()
+        self._processing = False
+        self._settle_bell = Bell()
+        self._timer_bell = Bell()
+        self._waking_at = math.inf
+        self._sojourns: deque[float] = deque(maxlen=RECENT_SOJOURNS_MAX)
+        methods = [HeldMethod(method.info, method.slots) for method in service.methods.values()]
+        self.core = ReplicaCore(identity, methods, slots=slots, limits=limits)
+        self.executor = Executor(
+            service,
+            replica=identity.name,
+            slots=slots,
+            state=state,
+            nursery=nursery,
+            feed=self._take,
+            room=self._room,
+            limits=self._wire,
+            debug=debug,
+        )
+
+    # ---- core and commands ------------------------------------------------------------------------------------
+
+    def feed(self, event: ReplicaEvent) -> None:
+        """Give one event to the core and carry out its commands; an event that arises meanwhile waits its turn."""
+        self._events.append(event)
+        if self._processing:
+            return
+        self._processing = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                for command in self.core.step(event, trio.current_time()):
+                    self._execute(command)
+        finally:
+            self._processing = False
+        wake_at = self.core.wake_at
+        if wake_at is not None and wake_at < self._waking_at:
+            self._waking_at = wake_at
+            self._timer_bell.ring()
+
+    def _execute(self, command: ReplicaCommand) -> None:
+        if isinstance(command, SendCaller | SendPeer):
+            link = self.links.get(command.link)
+            if link is not None:
+                self._send(link, command.message)
+        elif isinstance(command, StartWork):
+            self.executor.start(command)
+        elif isinstance(command, StopWork):
+            self.executor.stop(command)
+        elif isinstance(command, FinishDrain):
+            self.finished.set()
+
+    def _send(self, link: Link, message: Message) -> None:
+        if isinstance(message, Result | Failed):
+            self._sojourns.append(message.queue_wait + message.service_time)
+        link.send(message)
+
+    async def settle(self) -> None:
+        """The task that ends each batch of input."""
+        while True:
+            await self._settle_bell.wait()
+            self.feed(InputSettled())
+
+    async def keep_time(self) -> None:
+        """The one timer task of the core."""
+        while True:
+            wake_at = self.core.wake_at
+            self._waking_at = math.inf if wake_at is None else wake_at
+            with trio.CancelScope(deadline=self._waking_at):
+                await self._timer_bell.wait()
+                continue
+            self._take(TimePassed())
+
+    def _take(self, event: ReplicaEvent) -> None:
+        """Give an event from outside to the core; slots are filled once this pass of the scheduler is over."""
+        self.feed(event)
+        self._settle_bell.ring()
+
+    async def _room(self, copy: CopyId, size: int) -> None:
+        link_id = self.core.caller_link(copy)
+        link = self.links.get(link_id) if link_id is not None else None
+        if link is not None:
+            await link.room(size)
+
+    # ---- links ------------------------------------------------------------------------------------------------
+
+    def on_up(self, link: Link, up: LinkUp) -> None:
+        """See ``LinkOwner``."""
+        self.links[up.link_id] = link
+        peer = up.peer
+        if peer.role == "client":
+            self._take(CallerConnected(up.link_id, peer.incarnation))
+            return
+        link.when_full = "shed"
+        former = self.mesh.get(peer.name)
+        self.mesh[peer.name] = link
+        self.mesh_troubles.pop(peer.name, None)
+        line = self._accepted_lines.get(link)
+        if line is not None:
+            line.set_law(self._law(peer.name))
+        if former is not None and former is not link:
+            former.drop("replaced", "a newer link between the same replicas took its place")
+        self._take(PeerConnected(up.link_id, Identity(peer.name, peer.incarnation)))
+
+    def on_down(self, link: Link, down: LinkDown) -> None:
+        """See ``LinkOwner``."""
+        self.links.pop(down.link_id, None)
+        peer = link.peer
+        if peer is not None and peer.role == "replica":
+            if self.mesh.get(peer.name) is link:
+                del self.mesh[peer.name]
+                self.mesh_troubles[peer.name] = f"{down.code}: {down.reason}"
+            self._take(PeerLost(down.link_id))
+        else:
+            self._take(CallerLost(down.link_id))
+
+    def on_failure(self, link: Link, error: ConnectError) -> None:
+        """See ``LinkOwner``."""
+        for name, dialed in self._dialed.items():
+            if dialed is link:
+                self.mesh_troubles[name] = str(error)
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        """See ``LinkOwner``."""
+        link_id, peer = link.id, link.peer
+        client = peer is not None and peer.role == "client"
+        try:
+            for message in messages:
+                event = _caller_event(link_id, message) if client else _peer_event(link_id, message)
+                if event is not None:
+                    self.feed(event)
+        except RemoteViolation as violation:
+            link.drop("protocol", str(violation))
+        self._settle_bell.ring()
+
+    def admit(self, hello: Hello) -> tuple[str, str] | None:
+        """Whether a proven other side may come in."""
+        if hello.role == "replica":
+            if hello.name == self.identity.name:
+                return "identity", f"this replica is named {hello.name!r} too"
+            if hello.name > self.identity.name:
+                return "identity", "of two replicas the one with the lower name dials"
+        return None
+
+    def welcome(self) -> Welcome:
+        """What an accepted side may know now."""
+        methods = tuple(method.info for method in self._service.methods.values())
+        return Welcome(self.core.slots, self.core.draining, self.limits.payload_bytes_max, methods)
+
+    async def accepted(self, transport: Transport) -> None:
+        """Run one accepted connection to its end."""
+        self._connections += 1
+        try:
+            await self._accepted(transport)
+        finally:
+            self._connections -= 1
+            self._gone.unpark_all()
+
+    async def _accepted(self, transport: Transport) -> None:
+        link = accepted_link(
+            self._side,
+            self,
+            self._authenticator,
+            welcome=self.welcome,
+            admit=self.admit,
+            label=transport.peer,
+            options=self._options,
+        )
+        if self._mesh_latency is None:
+            await link.run_accepted(transport)
+            return
+        line = self._accepted_lines[link] = DelayLine()
+        try:
+            async with line.attach(transport) as shaped:
+                await link.run_accepted(shaped)
+        finally:
+            del self._accepted_lines[link]
+
+    # ---- the mesh ---------------------------------------------------------------------------------------------
+
+    def set_peers(self, peers: Mapping[str, str]) -> None:
+        """Replace the list of peers. New ones of higher name are dialed; links to removed or moved ones are closed."""
+        wanted = {name: url for name, url in peers.items() if name > self.identity.name}
+        for name in [name for name, url in self._peer_urls.items() if wanted.get(name) != url]:
+            del self._peer_urls[name]
+            self._dialed.pop(name).close("closed", "the peer was removed or has moved")
+        for name, url in wanted.items():
+            if name not in self._dialed:
+                self._peer_urls[name] = url
+                self._dialed[name] = dialed_link(
+                    self._side,
+                    self,
+                    self._authenticator,
+                    label=url,
+                    expected_name=name,
+                    welcome=self.welcome,
+                    options=self._options,
+                )
+                self._nursery.start_soon(self._dial_peer, name, url, self._dialed[name], name=f"link to {name}")
+
+    async def _dial_peer(self, name: str, url: str, link: Link) -> None:
+        def connect() -> AbstractAsyncContextManager[Transport]:
+            return self._network.dial(url, timeout=self.limits.handshake_timeout)
+
+        if self._mesh_latency is None:
+            await link.run_dialer(connect)
+            return
+        line = self._lines[name] = DelayLine(self._law(name))
+        try:
+            await link.run_dialer(lambda: line.dial(connect))
+        finally:
+            if self._lines.get(name) is line:
+                del self._lines[name]
+
+    def set_mesh_latency(self, spec: LatencySpec) -> None:
+        """Change the latency of what this replica sends to its peers."""
+        if self._mesh_latency is None:
+            raise BadOption("mesh_latency: this replica was started without one, so its links can't be shaped")
+        self._mesh_latency = spec
+        for name, line in self._lines.items():
+            line.set_law(self._law(name))
+        for link, line in self._accepted_lines.items():
+            if link.up and link.peer is not None and link.peer.role == "replica":
+                line.set_law(self._law(link.peer.name))
+
+    def _law(self, peer: str) -> Callable[[], float]:
+        assert self._mesh_latency is not None
+        law = self._mesh_latency.law(self.identity.name, peer)
+        return lambda: law.sample(self._rng)
+
+    async def measure(self) -> None:
+        """Tell the core, now and then, how long a notice takes to each peer."""
+        while True:
+            await trio.sleep(self.limits.report_interval)
+            for name, link in list(self.mesh.items()):
+                round_trip = link.round_trip
+                if round_trip is not None:
+                    self._take(NoticeLatencyMeasured(name, round_trip / 2))
+
+    async def drain(self, timeout: float) -> None:
+        """Finish what runs, at most ``timeout`` seconds, and let the outboxes empty."""
+        self._take(DrainRequested())
+        with trio.move_on_after(timeout):
+            await self.finished.wait()
+        with trio.move_on_after(FLUSH_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for link in list(self.links.values()):
+                    nursery.start_soon(link.flush, FLUSH_SECONDS)
+
+    def close_links(self, code: str, reason: str) -> None:
+        """End every link for good; the other sides are told why."""
+        for link in [*self._dialed.values(), *self.links.values()]:
+            link.close(code, reason)
+
+    async def all_links_gone(self) -> None:
+        """Wait until the connections are torn down, which each link does within a bound."""
+        while self._connections:
+            await self._gone.park()
+
+    # ---- what can be seen -------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """A picture of this replica as plain values: counters since its start, gauges, links. JSON can carry it."""
+        core, stats = self.core, self.core.stats
+        sojourns = sorted(self._sojourns)
+        return {
+            "name": self.identity.name,
+            "incarnation": f"{self.identity.incarnation:016x}",
+            "pid": os.getpid(),
+            "draining": core.draining,
+            "slots": core.slots,
+            "queue": core.queue_length,
+            "running": core.running,
+            "free": core.free_slots,
+            "calls": stats.submitted,
+            "started": stats.started,
+            "done": stats.done,
+            "failed": stats.failed,
+            "dropped_by_peer": stats.ended(CopyState.DROPPED),
+            "yielded": stats.ended(CopyState.YIELDED),
+            "cancelled": stats.ended(CopyState.CANCELLED),
+            "expired": stats.ended(CopyState.EXPIRED),
+            "refused": stats.ended(CopyState.REFUSED),
+            "double_starts": stats.double_starts,
+            "notices": stats.notices,
+            "late_notices": stats.late_notices,
+            "busy_seconds": stats.busy_seconds,
+            "wasted_seconds": stats.wasted_seconds,
+            "p50_ms": _quantile_ms(sojourns, 0.50),
+            "p99_ms": _quantile_ms(sojourns, 0.99),
+            "callers": core.sizes()["callers"],
+            "links": {name: self._link_status(name) for name in sorted({*self._peer_urls, *self.mesh})},
+        }
+
+    def _link_status(self, name: str) -> dict[str, Any]:
+        link = self.mesh.get(name)
+        round_trip = None if link is None else link.round_trip
+        return {
+            "up": link is not None,
+            "notice_latency_ms": None if round_trip is None else round_trip * 500,
+            "reason": self.mesh_troubles.get(name, ""),
+        }
+
+
+def _quantile_ms(ordered: list[float], share: float) -> float | None:
+    return 1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None
+
+
+def _caller_event(link: int, message: Message) -> ReplicaEvent | None:
+    """What a caller's message means to the core. Raises ``RemoteViolation`` for what callers don't send."""
+    if isinstance(message, Submit):
+        return SubmitReceived(link, message)
+    if isinstance(message, Cancel):
+        return CancelReceived(link, message.copy)
+    raise RemoteViolation(f"{type(message).__name__} from a client")
+
+
+def _peer_event(link: int, message: Message) -> ReplicaEvent | None:
+    """What a peer's message means to the core. Raises ``RemoteViolation`` for what peers don't send."""
+    if isinstance(message, Started):
+        return PeerStarted(link, message.copy, message.remaining)
+    if isinstance(message, Next):
+        return PeerNext(link, message.copy, message.remaining)
+    if isinstance(message, Draining):
+        return None
+    raise RemoteViolation(f"{type(message).__name__} from a replica")

@@ -1,0 +1,160 @@
+"""``serve()``: run one replica of a service until it is drained or cancelled, and the handle to it."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import trio
+
+from tiedreq.clusterfile import check_url
+from tiedreq.core.checks import check_count, check_number
+from tiedreq.core.errors import BadOption
+from tiedreq.core.limits import ReplicaLimits
+from tiedreq.core.types import Identity
+from tiedreq.net.edge import no_groups
+from tiedreq.net.network import Network, WebsocketNetwork
+from tiedreq.net.server import ReplicaServer, wire_limits
+from tiedreq.service import Service
+from tiedreq.units import LatencySpec
+from tiedreq.wire.limits import NAME_CHARS_MAX
+
+SLOTS_MAX = 4096
+
+
+class ReplicaHandle:
+    """A running replica. All methods are synchronous; from Trio's own thread only."""
+
+    def __init__(self, server: ReplicaServer, url: str, drain: trio.Event) -> None:
+        self._server = server
+        self._drain = drain
+        self.name = server.identity.name
+        self.url = url
+
+    def __repr__(self) -> str:
+        return f"<Replica {self._server.identity} at {self.url}>"
+
+    @property
+    def identity(self) -> Identity:
+        """Name and incarnation."""
+        return self._server.identity
+
+    def set_peers(self, peers: Mapping[str, str]) -> None:
+        """Replace the list of peers (name to URL; this replica's own entry is passed over)."""
+        self._server.set_peers(_check_peers(peers, self.name))
+
+    def set_mesh_latency(self, spec: LatencySpec) -> None:
+        """Change the latency of what this replica sends to its peers; only if it was started with one."""
+        self._server.set_mesh_latency(spec)
+
+    def drain(self) -> None:
+        """Begin to drain: refuse new work, finish what runs, then ``serve()`` returns."""
+        self._drain.set()
+
+    def status(self) -> dict[str, Any]:
+        """Counters, gauges and links as plain values."""
+        return self._server.status()
+
+    def sizes(self) -> dict[str, int]:
+        """The length of every collection that grows with use: all zero but a few when nothing is under way."""
+        return {
+            **self._server.core.sizes(),
+            "tasks": len(self._server.executor),
+            "links": len(self._server.links),
+        }
+
+
+def _check_peers(peers: Mapping[str, str], own: str) -> dict[str, str]:
+    return {
+        _check_name("peers", name): check_url(f"peers[{name!r}]", url) for name, url in peers.items() if name != own
+    }
+
+
+def _check_name(field: str, name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+        raise BadOption(f"{field}: {name!r} is not a printable text of 1 to {NAME_CHARS_MAX} characters")
+    return name
+
+
+async def serve(
+    service: Service,
+    *,
+    name: str,
+    listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
+    peers: Mapping[str, str] | None = None,
+    slots: int = 8,
+    limits: ReplicaLimits | None = None,
+    token: str | None = None,
+    cluster: str = "tiedreq",
+    ssl_context: ssl.SSLContext | None = None,
+    peer_ssl_context: ssl.SSLContext | None = None,
+    drain_timeout: float = 10.0,
+    mesh_latency: LatencySpec | None = None,
+    debug: bool = False,
+    network: Network | None = None,
+    task_status: trio.TaskStatus[ReplicaHandle] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run one replica of ``service``; reports a ``ReplicaHandle`` once it accepts calls, returns when drained.
+
+    ``name`` is unique in the cluster. ``listen`` is ``HOST:PORT`` (port 0: any free one), ``advertise`` the URL that
+    others use if it differs. ``peers`` maps names to URLs of the other replicas; of two the one with the lower name
+    dials. ``slots`` handlers run at once. ``token`` is the cluster's shared secret, ``ssl_context`` makes it listen
+    with TLS, ``peer_ssl_context`` is used to dial ``wss://`` peers. A drain waits at most ``drain_timeout`` seconds for
+    what runs. ``mesh_latency`` adds latency to what this replica sends to its peers. With ``debug`` the text of an
+    unexpected exception reaches the caller. Cancelling stops at once.
+
+    Raises ``BadOption``, ``OSError`` when it can't listen, and what the service's lifespan raises.
+    """
+    if not isinstance(service, Service):
+        raise BadOption(f"service: {service!r} is not a tiedreq.Service")
+    _check_name("name", name)
+    _check_name("cluster", cluster)
+    check_count("slots", slots, 1, SLOTS_MAX)
+    check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
+    limits = limits if limits is not None else ReplicaLimits()
+    known_peers = _check_peers(peers or {}, name)
+    if advertise is not None:
+        check_url("advertise", advertise)
+    if network is None:
+        network = WebsocketNetwork(
+            wire_limits(limits.payload_bytes_max),
+            server_tls=ssl_context,
+            client_tls=peer_ssl_context,
+            connections_max=limits.connections_max,
+            connections_per_address_max=limits.connections_per_address_max,
+            handshake_timeout=limits.handshake_timeout,
+        )
+    with no_groups():
+        async with AsyncExitStack() as stack:
+            state = await stack.enter_async_context(service.lifespan()) if service.lifespan is not None else None
+            async with trio.open_nursery() as nursery:
+                server = ReplicaServer(
+                    service,
+                    Identity(name, secrets.randbits(64)),
+                    cluster=cluster,
+                    token=token,
+                    slots=slots,
+                    limits=limits,
+                    network=network,
+                    mesh_latency=mesh_latency,
+                    nursery=nursery,
+                    state=state,
+                    debug=debug,
+                )
+                nursery.start_soon(server.settle, name="settle")
+                nursery.start_soon(server.keep_time, name="timer")
+                nursery.start_soon(server.measure, name="measure")
+                url = await nursery.start(network.accept, listen, server.accepted)
+                server.set_peers(known_peers)
+                drain = trio.Event()
+                task_status.started(ReplicaHandle(server, advertise or url, drain))
+                await drain.wait()
+                await server.drain(drain_timeout)
+                server.close_links("draining", "the replica has drained")
+                with trio.move_on_after(1.0):
+                    await server.all_links_gone()
+                nursery.cancel_scope.cancel()

@@ -1,0 +1,189 @@
+"""A whole cluster in one process and in memory, for tests of your service.
+
+``LocalCluster`` uses no sockets, so it works in virtual time under ``trio.testing.MockClock(autojump_threshold=0)`` as
+long as the handlers are ``async def`` (a worker thread's time is real).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+
+import trio
+
+from tiedreq.core.checks import check_count
+from tiedreq.core.limits import ClientLimits, ReplicaLimits
+from tiedreq.core.policy import Policy
+from tiedreq.net.client import Client
+from tiedreq.net.connecting import connect
+from tiedreq.net.edge import no_groups
+from tiedreq.net.memory import MemoryNetwork
+from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.net.shaping import DelayLine, constant
+from tiedreq.net.transport import Transport
+from tiedreq.service import Service
+from tiedreq.units import LatencyLaw, LatencySpec
+
+_PORT = 7000
+_REPLICAS_MAX = 64
+_POLL_SECONDS = 0.01
+
+
+class _Seat:
+    """One process's view of a memory network: URLs are ``ws://NAME:7000``."""
+
+    def __init__(self, network: MemoryNetwork, name: str, latency: float) -> None:
+        self._network = network
+        self._name = name
+        self._latency = latency
+
+    def _dial(self, url: str, timeout: float) -> AbstractAsyncContextManager[Transport]:
+        return self._network.dial(self._name, url.removeprefix("ws://").partition(":")[0], timeout=timeout)
+
+    @asynccontextmanager
+    async def dial(self, url: str, *, timeout: float) -> AsyncIterator[Transport]:
+        """See ``Network.dial``."""
+        if not self._latency:
+            async with self._dial(url, timeout) as transport:
+                yield transport
+            return
+        line = DelayLine(constant(self._latency))
+        async with line.dial(lambda: self._dial(url, timeout)) as transport:
+            yield transport
+
+    async def accept(
+        self,
+        listen: str,
+        handler: Callable[[Transport], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """See ``Network.accept``."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._network.serve, self._name, handler)
+            task_status.started(f"ws://{self._name}:{_PORT}")
+
+
+class LocalCluster:
+    """Replicas of ``service`` in this process: ``async with LocalCluster(service, replicas=3) as client: …``.
+
+    ``mesh_latency`` is the one-way latency between replicas, ``client_latency`` from the client to a replica (answers
+    return at once), both in seconds. ``replicas`` are named ``r0``, ``r1`` …; ``handles`` maps names to
+    ``ReplicaHandle``. ``network`` cuts, holds and partitions (the client's name there is ``client``); ``stop(name)``
+    ends a replica at once, ``start(name)`` starts it again.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        replicas: int = 3,
+        slots: int = 8,
+        mesh_latency: float = 0.001,
+        client_latency: float = 0.0,
+        policy: Policy | None = None,
+        timeout: float = 10.0,
+        limits: ReplicaLimits | None = None,
+        client_limits: ClientLimits | None = None,
+        debug: bool = True,
+    ) -> None:
+        self.names = [f"r{index}" for index in range(check_count("replicas", replicas, 1, _REPLICAS_MAX))]
+        self.network = MemoryNetwork()
+        self.handles: dict[str, ReplicaHandle] = {}
+        self._service = service
+        self._slots = slots
+        self._latency = LatencySpec(LatencyLaw(mesh_latency))
+        self._client_latency = client_latency
+        self._policy = policy
+        self._timeout = timeout
+        self._limits = limits
+        self._client_limits = client_limits
+        self._debug = debug
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._context: AbstractAsyncContextManager[Client] | None = None
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The URL of every replica, by name."""
+        return {name: f"ws://{name}:{_PORT}" for name in self.names}
+
+    async def __aenter__(self) -> Client:
+        self._context = self._run()
+        return await self._context.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, traceback)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[Client]:
+        body_error: BaseException | None = None
+        with no_groups():
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for name in self.names:
+                    await self.start(name)
+                try:
+                    await self._mesh_up()
+                    async with self.client() as client:
+                        yield client
+                except BaseException as raised:
+                    body_error = raised
+                nursery.cancel_scope.cancel()
+        if body_error is not None:
+            raise body_error
+
+    def client(self, *, name: str = "client", policy: Policy | None = None) -> AbstractAsyncContextManager[Client]:
+        """Another client of the same cluster."""
+        return connect(
+            list(self.urls.values()),
+            policy=policy if policy is not None else self._policy,
+            timeout=self._timeout,
+            limits=self._client_limits,
+            network=_Seat(self.network, name, self._client_latency),
+        )
+
+    async def start(self, name: str) -> ReplicaHandle:
+        """Start a replica that was stopped; it gets a new incarnation."""
+        assert self._nursery is not None
+        handle: ReplicaHandle = await self._nursery.start(self._serve, name)
+        self.handles[name] = handle
+        return handle
+
+    async def _serve(self, name: str, *, task_status: trio.TaskStatus[ReplicaHandle]) -> None:
+        with trio.CancelScope() as self._scopes[name]:
+            await serve(
+                self._service,
+                name=name,
+                peers=self.urls,
+                slots=self._slots,
+                limits=self._limits,
+                mesh_latency=self._latency,
+                debug=self._debug,
+                network=_Seat(self.network, name, 0.0),
+                task_status=task_status,
+            )
+
+    def stop(self, name: str) -> None:
+        """End a replica at once, as a crash would."""
+        self._scopes[name].cancel()
+
+    def _measured(self) -> bool:
+        """True once every replica knows every other and the latency to it."""
+        for handle in self.handles.values():
+            links = handle.status()["links"]
+            if len(links) < len(self.names) - 1 or any(link["notice_latency_ms"] is None for link in links.values()):
+                return False
+        return True
+
+    async def _mesh_up(self) -> None:
+        with trio.move_on_after(self._timeout):
+            for _ in iter(self._measured, True):
+                await trio.sleep(_POLL_SECONDS)
+
+
+__all__ = ["LocalCluster"]
