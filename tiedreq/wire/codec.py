@@ -62,7 +62,7 @@ def encode_message(message: Message) -> bytes:
     except PACK_ERRORS as error:
         raise BadOption(f"{type(message).__name__} can't be packed: {error}") from None
     try:
-        _read(_unpack(encoded, type(message).__name__), _OWN)
+        _read(_unpack(encoded, type(message).__name__, array_max=len(encoded)), _OWN)
     except RemoteViolation as error:
         raise BadOption(str(error)) from None
     return encoded
@@ -118,13 +118,13 @@ def decode_message(encoded: bytes, limits: WireLimits) -> Message | UnknownMessa
     return message
 
 
-def _unpack(data: bytes, what: str) -> Any:
+def _unpack(data: bytes, what: str, *, array_max: int = _ARRAY_MAX) -> Any:
     """msgpack to Python with arrays as tuples; no maps (messages have none), no extensions, short arrays only."""
     try:
         return unpackb(
             data,
             use_list=False,
-            max_array_len=_ARRAY_MAX,
+            max_array_len=array_max,
             max_map_len=0,
             max_ext_len=0,
             ext_hook=refuse_extension,

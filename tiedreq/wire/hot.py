@@ -232,9 +232,10 @@ def read_ended(raw: tuple[Any, ...], _limits: WireLimits) -> m.Ended | None:
 
 def fit_submit(message: m.Submit) -> bool:
     """What a user or the clock may have put outside its limits is inside them."""
-    key = message.key
+    key, rank, ranks = message.key, message.copy.rank, len(message.partners)
     return (
         0.0 <= message.remaining <= SECONDS_MAX
+        and (max(1, rank) < ranks <= PARTNERS_MAX if rank != UNTIED else ranks == 0)
         and 0 < len(message.method) <= METHOD_CHARS_MAX
         and message.method.isprintable()
         and (message.metadata == () or _metadata(message.metadata))
