@@ -20,13 +20,12 @@ from typing import Any
 
 import trio
 
+import tiedreq
 from cluster.demo.arguments import Arguments
 from cluster.demo.library import Library, QuerySyntaxError
 from cluster.demo.settings import DemoSettings
 from cluster.demo.workload import Workload
-from tiedreq.errors import BadOption
 from tiedreq.laws import ServiceLaw, parse_law
-from tiedreq.service import Context, Failure, Service
 
 QUERY_LENGTH_MAX = 500
 NAME_LENGTH_MAX = 200
@@ -69,11 +68,11 @@ async def lifespan() -> AsyncIterator[Demo]:
         library.close()
 
 
-service = Service("demo", lifespan=lifespan)
+service = tiedreq.Service("demo", lifespan=lifespan)
 
 
 @service.method(idempotent=True)
-def search(ctx: Context, args: Any) -> list[dict[str, Any]]:
+def search(ctx: tiedreq.Context, args: Any) -> list[dict[str, Any]]:
     """The entries that hold all words of ``query``, the best ``limit`` (1 to 100, default 10) first.
 
     ``{"query": "parse json", "limit": 5}``. With ``"syntax": "fts5"`` the query is an expression of SQLite's FTS5,
@@ -87,19 +86,19 @@ def search(ctx: Context, args: Any) -> list[dict[str, Any]]:
     library: Library = ctx.state.library
     words = [word for word in query.split() if any(character.isalnum() for character in word)]
     if not words:
-        raise Failure("bad_query", "query: no word to look for")
+        raise tiedreq.Failure("bad_query", "query: no word to look for")
     try:
         if syntax == "words":
             hits = library.search(words, limit=limit, on_cancel=ctx.on_cancel)
         else:
             hits = library.search_expression(query, limit=limit, on_cancel=ctx.on_cancel)
     except QuerySyntaxError as error:
-        raise Failure("bad_query", f"query: {error}") from None
+        raise tiedreq.Failure("bad_query", f"query: {error}") from None
     return [{"name": h.name, "kind": h.kind, "summary": h.summary, "score": round(h.score, 6)} for h in hits]
 
 
 @service.method(idempotent=True)
-async def lookup(ctx: Context, args: Any) -> dict[str, str]:
+async def lookup(ctx: tiedreq.Context, args: Any) -> dict[str, str]:
     """The documentation of ``name``, such as ``json.dumps``: ``{"name", "kind", "signature", "doc"}``.
 
     Fails with ``not_found``; the failure's details are up to five names that may have been meant.
@@ -113,25 +112,25 @@ async def lookup(ctx: Context, args: Any) -> dict[str, str]:
     if entry is None:
         near = library.near_misses(name)
         hint = f"; near misses: {', '.join(near)}" if near else ""
-        raise Failure("not_found", f"nothing is documented as {name!r}{hint}", near)
+        raise tiedreq.Failure("not_found", f"nothing is documented as {name!r}{hint}", near)
     return {"name": entry.name, "kind": entry.kind, "signature": entry.signature, "doc": entry.doc}
 
 
 @service.method(idempotent=False)
-async def charge(ctx: Context, args: Any) -> dict[str, Any]:
+async def charge(ctx: tiedreq.Context, args: Any) -> dict[str, Any]:
     """Pretend to take ``amount`` (0.01 to 10,000, in cents at the finest): ``{"receipt", "amount", "replica"}``.
 
     Every execution makes a new receipt, so running it twice would charge twice: it is not declared idempotent.
     """
     amount = Arguments(args, known=("amount",)).number("amount", AMOUNT_MIN, AMOUNT_MAX)
     if round(amount, 2) != amount:
-        raise Failure("bad_argument", "amount: has more than two decimals")
+        raise tiedreq.Failure("bad_argument", "amount: has more than two decimals")
     await trio.lowlevel.checkpoint()
     return {"receipt": uuid.uuid4().hex, "amount": amount, "replica": ctx.replica}
 
 
 @service.method(idempotent=True)
-async def work(ctx: Context, args: Any) -> dict[str, Any]:
+async def work(ctx: tiedreq.Context, args: Any) -> dict[str, Any]:
     """Take as long as the replica's law says: ``{"replica", "service_ms", "paused_ms"}``.
 
     ``{"service": "exp(5ms)"}`` overrides the law for this call, ``{"units": n}`` (1 to 1,000) takes n service times
@@ -155,5 +154,5 @@ async def work(ctx: Context, args: Any) -> dict[str, Any]:
 def _law(text: str) -> ServiceLaw:
     try:
         return parse_law(text, field="service")
-    except BadOption as error:
-        raise Failure("bad_argument", str(error)) from None
+    except tiedreq.BadOption as error:
+        raise tiedreq.Failure("bad_argument", str(error)) from None
