@@ -343,7 +343,8 @@ class LinkCore:
         late = now - max(wake_at, stepped_at)
         if late <= self.timing.heartbeat_interval / 2:
             return
-        self._deadline += late
+        grace = min(self.timing.silence_max, self.timing.handshake_timeout)
+        self._deadline = max(self._deadline + late, now + grace)
         if self._pulse is not None:
             self._pulse.forgive(late, now)
 

@@ -82,6 +82,11 @@ class Pulse:
             self.round_trip.add(now - asked)
 
     def forgive(self, seconds: float, now: float) -> None:
-        """Our own loop stood still for ``seconds``: no silence of the other side, and no measurement."""
-        self._last_heard = min(now, self._last_heard + seconds)
+        """Our own loop stood still for ``seconds``: no silence of the other side, and no measurement.
+
+        What arrived meanwhile is still to be read, so one interval is left in any case.
+        """
+        timing = self._timing
+        least = now - timing.silence_max + timing.heartbeat_interval
+        self._last_heard = min(now, max(self._last_heard + seconds, least))
         self._asked.clear()
