@@ -225,15 +225,20 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
         {
             "copy": copy,
             "state": whole(4, 8),
-            "cause": whole(0, 10),
+            "cause": whole(0, 12),
             "retry_after": duration,
             "service_time": duration,
             "load": load,
         },
     ),
     25: ("Report", {"notice_latencies": distinct(256, row(name, duration))}),
+    26: ("Inquiry", {"number": u64}),
+    27: ("Status", {"number": u64, "payload": payload}),
     40: ("Started", {"copy": copy, "remaining": duration, "load": or_nil(load)}),
     41: ("Next", {"copy": copy, "remaining": duration}),
+    42: ("Claim", {"copy": copy, "arbiter": u64, "claimant": u64}),
+    43: ("Granted", {"copy": copy}),
+    44: ("Denied", {"copy": copy, "started": boolean}),
 }
 
 

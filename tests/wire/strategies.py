@@ -148,6 +148,11 @@ BY_TYPE: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Report: reports,
     m.Started: st.builds(m.Started, copies, seconds, st.none() | loads),
     m.Next: st.builds(m.Next, copies, seconds),
+    m.Claim: st.builds(m.Claim, copies, u64, u64),
+    m.Granted: st.builds(m.Granted, copies),
+    m.Denied: st.builds(m.Denied, copies, st.booleans()),
+    m.Inquiry: st.builds(m.Inquiry, u64),
+    m.Status: st.builds(m.Status, u64, payloads),
 }
 """One strategy per message."""
 

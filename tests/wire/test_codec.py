@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hypothesis
@@ -66,7 +67,13 @@ class TestLayout:
     def test_codes_are_grouped(self) -> None:
         groups = [LINK_CODES, CALLER_CODES, PEER_CODES]
         by_name = {layout.name: next(i for i, group in enumerate(groups) if layout.code in group) for layout in LAYOUTS}
-        assert [name for name, group in by_name.items() if group == 2] == ["Started", "Next"]
+        assert [name for name, group in by_name.items() if group == 2] == [
+            "Started",
+            "Next",
+            "Claim",
+            "Granted",
+            "Denied",
+        ]
         assert by_name["Draining"] == 0 and by_name["Report"] == 1
 
     def test_shortcuts_are_for_the_messages_of_every_call(self) -> None:
@@ -168,6 +175,12 @@ class TestEncode:
             encode_message(submit(method="\ud800"))
         assert decode_one(encode_message(submit())) == submit()
 
+    def test_threads_do_not_disturb_each_other(self) -> None:
+        sent = [submit(payload=bytes([i]) * 2000) for i in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            encoded = list(pool.map(encode_message, sent * 200))
+        assert encoded == [encode_message(message) for message in sent] * 200
+
     def test_a_whole_number_is_a_duration(self) -> None:
         message = decode_one(encode_message(submit(remaining=3)))
         assert isinstance(message, m.Submit) and type(message.remaining) is float
@@ -232,7 +245,7 @@ class TestFrame:
 
 
 class TestUnknown:
-    @pytest.mark.parametrize("code", [0, 10, 19, 26, 42, 60, 65_535])
+    @pytest.mark.parametrize("code", [0, 10, 19, 28, 45, 60, 65_535])
     def test_type(self, code: int) -> None:
         frame = raw_frame([5, 1], [code, "what", [1, [2]]], [5, 2])
         assert decode_frame(frame, DEFAULT_LIMITS) == [m.Heartbeat(1), UnknownMessage(code), m.Heartbeat(2)]
@@ -276,7 +289,7 @@ class TestChunkedMessage:
             assert decode_message(encoded, DEFAULT_LIMITS) == message
 
     def test_unknown(self) -> None:
-        assert decode_message(msgpack.packb([26, "?"]), DEFAULT_LIMITS) == UnknownMessage(26)
+        assert decode_message(msgpack.packb([28, "?"]), DEFAULT_LIMITS) == UnknownMessage(28)
         with pytest.raises(RemoteViolation):
             decode_message(msgpack.packb([10, "?"]), DEFAULT_LIMITS)
 
@@ -286,8 +299,8 @@ class TestChunkedMessage:
         assert decode_message(encode_message(welcome), DEFAULT_LIMITS) == welcome
 
     def test_items(self) -> None:
-        full = [26, *[[0] * 1000 for _ in range(16)]]
-        assert decode_message(msgpack.packb([*full, [0] * 366]), DEFAULT_LIMITS) == UnknownMessage(26)
+        full = [28, *[[0] * 1000 for _ in range(16)]]
+        assert decode_message(msgpack.packb([*full, [0] * 366]), DEFAULT_LIMITS) == UnknownMessage(28)
         with pytest.raises(RemoteViolation, match="more than 16384 values"):
             decode_message(msgpack.packb([*full, [0] * 367]), DEFAULT_LIMITS)
 

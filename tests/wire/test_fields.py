@@ -166,6 +166,7 @@ HOSTILE: list[tuple[str, Any, Any]] = [
     ("Submit.metadata", [["k"]], SUBMIT),
     ("Submit.metadata", [["k", 1]], SUBMIT),
     ("Submit.metadata", "kv", SUBMIT),
+    ("Submit.metadata", None, SUBMIT),
     ("Result.payload", [], RESULT),
     ("Result.load", None, RESULT),
     ("Result.load", [1, 2, 3], RESULT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,23 @@ from hypothesis import strategies as st
 
 from tests.wire import second_decoder
 from tests.wire.strategies import messages, times
-from tests.wire.test_codec import ODD, _changed
+from tests.wire.test_codec import ODD, ODD_ARRAYS, ODD_SCALARS, ODD_TEXTS, _changed
+from tests.wire.test_fields import (
+    ENDED,
+    FAILED,
+    HELLO,
+    LOAD,
+    RESULT,
+    STARTED,
+    SUBMIT,
+    TIED,
+    metadata,
+    methods,
+    peers,
+    tie,
+)
 from tests.wire.test_hostile import HOSTILE_VALUES, REFUSED_IN_A_FRAME_ONLY, mutated
+from tiedreq.core import messages as m
 from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.types import Cause, CopyKind
 from tiedreq.wire import limits as lim
@@ -23,6 +39,20 @@ from tiedreq.wire.codec import UnknownMessage, decode_frame, encode_message, joi
 from tiedreq.wire.fields import END_STATES, WIRE_CAUSES
 from tiedreq.wire.layout import LAYOUTS
 from tiedreq.wire.limits import DEFAULT_LIMITS
+
+TIE = tie(3, 1)._replace(key="k", metadata=metadata(2).metadata)
+LINK = (
+    HELLO,
+    m.Proof(b""),
+    methods(2),
+    m.Goodbye("c", "r"),
+    m.Chunk(1, False, b"d"),
+    m.Heartbeat(1),
+    m.HeartbeatEcho(1),
+)
+CALLER = (SUBMIT, TIE, m.Cancel(TIED), RESULT, FAILED, ENDED, peers(2))
+FULL = (*LINK, m.Unsupported(1), m.Draining(), *CALLER, STARTED, STARTED._replace(load=LOAD), m.Next(TIED, 1.0))
+"""A message of every type, with something in every field."""
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "protocol.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (\d+) \| (\w+) \| (.*?) ?\|$", re.MULTILINE)
@@ -73,6 +103,31 @@ def test_same_verdict_on_changed_fields(message: Any, data: st.DataObject) -> No
     raw = _changed(msgpack.unpackb(encode_message(message), use_list=False), data)
     frame = msgpack.packb([raw])
     assert theirs(frame) == ours(frame)
+
+
+def places(raw: Any) -> Iterator[tuple[int, ...]]:
+    """The path to every value inside ``raw``."""
+    for index, inner in enumerate(raw):
+        yield (index,)
+        if isinstance(inner, tuple):
+            yield from ((index, *path) for path in places(inner))
+
+
+def with_at(raw: tuple[Any, ...], path: tuple[int, ...], value: Any) -> tuple[Any, ...]:
+    """``raw`` with ``value`` in the place that ``path`` leads to."""
+    index, *further = path
+    inner = with_at(raw[index], tuple(further), value) if further else value
+    return (*raw[:index], inner, *raw[index + 1 :])
+
+
+@pytest.mark.parametrize("message", FULL, ids=lambda message: type(message).__name__)
+def test_same_verdict_whatever_stands_in_any_one_place(message: Any) -> None:
+    raw = msgpack.unpackb(encode_message(message), use_list=False)
+    assert ours(msgpack.packb([raw])) != "refused"
+    for path in places(raw):
+        for value in (*ODD_SCALARS, *ODD_TEXTS, *ODD_ARRAYS, ("k", "v"), (("k", "v"), ("l", "w"))):
+            frame = msgpack.packb([with_at(raw, path, value)])
+            assert theirs(frame) == ours(frame), (path, value)
 
 
 @hypothesis.given(st.lists(st.one_of(st.integers(0, 70_000), ODD), max_size=4), st.integers(1, 34))

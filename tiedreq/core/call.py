@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tiedreq.core.call_stats import CallStats
 from tiedreq.core.call_table import CALL_TABLE, CallState, CallTrigger
 from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, OutcomeKind, SendCopy
 from tiedreq.core.events import (
@@ -34,8 +35,11 @@ from tiedreq.core.events import (
 from tiedreq.core.messages import Submit
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Backup, Hedged, Policy, Tied
+from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.stagger import stagger_times
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity
+
+__all__ = ["CallCore", "CallRequest", "CallStats", "SentCopy"]
 
 NEVER = float("inf")
 
@@ -64,49 +68,6 @@ class CallRequest:
     key: str | None = None
     layered: bool = False
     metadata: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(slots=True)
-class CallStats:
-    """Counters of all calls of one client; each grows at the moment it names."""
-
-    calls: int = 0
-    copies_sent: int = 0
-    ties: int = 0
-    backups_sent: int = 0
-    backups_won: int = 0
-    backups_without_target: int = 0
-    failovers: int = 0
-    answered: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
-class SentCopy:
-    """A copy as its caller knows it. ``ended_at`` is None while it may still answer."""
-
-    __slots__ = ("cause", "ended_at", "id", "kind", "link", "replica", "round", "sent_at", "started_at", "state")
-
-    def __init__(self, copy: CopyId, kind: CopyKind, view: ReplicaView, round_: int, now: float) -> None:
-        self.id = copy
-        self.kind = kind
-        self.link = view.link
-        self.replica = view.name
-        self.round = round_
-        self.sent_at = now
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
-        self.state: CopyState | None = None
-        self.cause = Cause.NONE
-
-    @property
-    def alive(self) -> bool:
-        """True while the copy may still answer."""
-        return self.ended_at is None
-
-    def snapshot(self) -> tuple[object, ...]:
-        """What the call's future depends on, as plain values."""
-        return (self.id, self.kind, self.link, self.round, self.started_at is not None, self.state, self.cause)
 
 
 class CallCore:
@@ -226,9 +187,9 @@ class CallCore:
         tried = {copy.replica for copy in self.copies.values()}
         chosen: list[ReplicaView] = []
         for excluded in (tried, busy):
-            self._fill(chosen, width, self._replicas.candidates(method, excluded), now)
+            self._fill(chosen, width, self._replicas.candidates(method, now, excluded), now)
         if not chosen:
-            self._fill(chosen, width, self._replicas.candidates(method), now)
+            self._fill(chosen, width, self._replicas.candidates(method, now), now)
         return chosen
 
     def _fill(self, chosen: list[ReplicaView], width: int, pool: list[ReplicaView], now: float) -> None:
@@ -270,7 +231,7 @@ class CallCore:
             remaining=request.deadline - now,
             partners=self._partners if copy.rank != UNTIED else (),
             yield_=self._tie is not None and self._tie.yield_,
-            exclusive=False,
+            exclusive=copy.rank != UNTIED and self._tie is not None and self._tie.exclusive,
             layered=request.layered,
             key=request.key,
             metadata=request.metadata,
@@ -347,6 +308,8 @@ class CallCore:
         view = self._replicas.get(event.link)
         if view is not None and event.cause == Cause.DRAINING:
             view.draining = True
+        if event.cause == Cause.ARBITER_LOST and sent.round == self._rounds and self._partners:
+            self._replicas.suspect(self._partners[0].name, now)
         if self._unsent and sent.round == self._rounds and sent.id.rank != UNTIED:
             self._send_next_of_tie(now)
 
@@ -472,7 +435,7 @@ class CallCore:
         held.update(view.name for _, _, view in self._unsent)
         tried = {sent.replica for sent in self.copies.values()} | held
         for excluded in (tried, held):
-            pool = [v for v in self._replicas.candidates(method, excluded) if v.pushback_until <= now]
+            pool = [v for v in self._replicas.candidates(method, now, excluded) if v.pushback_until <= now]
             if pool:
                 return self._replicas.choose(pool, now)
         return None

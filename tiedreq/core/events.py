@@ -68,6 +68,30 @@ class PeerNext(NamedTuple):
     remaining: float
 
 
+class PeerClaimed(NamedTuple):
+    """A partner's copy of an exclusive tie asks whether it may start. Incarnations as its ``Claim`` names them."""
+
+    link: int
+    copy: CopyId
+    arbiter: int
+    claimant: int
+
+
+class ClaimGranted(NamedTuple):
+    """The arbiter lets a copy of ours start."""
+
+    link: int
+    copy: CopyId
+
+
+class ClaimDenied(NamedTuple):
+    """The arbiter does not let a copy of ours start: another did or may, or (``started`` False) it knows nothing."""
+
+    link: int
+    copy: CopyId
+    started: bool
+
+
 class Answer(NamedTuple):
     """A handler returned ``payload``."""
 
@@ -190,6 +214,9 @@ ReplicaEvent = (
     | CancelReceived
     | PeerStarted
     | PeerNext
+    | PeerClaimed
+    | ClaimGranted
+    | ClaimDenied
     | WorkFinished
     | StopEnabled
     | DrainRequested

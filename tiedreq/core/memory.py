@@ -115,12 +115,81 @@ class BoundedSet:
         return tuple(self._values)
 
 
+class ParkedClaim(NamedTuple):
+    """A Claim that overtook the arbiter's own Submit."""
+
+    copy: CopyId
+    claimant: Identity
+    expires_at: float
+
+
+class ParkedClaims:
+    """Claims that wait for the Submit of the arbiter's copy. What falls out, by age or number, is to be denied."""
+
+    def __init__(self, size_max: int, age_max: float) -> None:
+        self._size_max = size_max
+        self._age_max = age_max
+        self._claims: OrderedDict[CopyId, ParkedClaim] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def park(self, copy: CopyId, claimant: Identity, now: float) -> ParkedClaim | None:
+        """Keep a claim; returns the one that had to go for it, if any."""
+        evicted = None
+        if copy not in self._claims and len(self._claims) >= self._size_max:
+            evicted = self._claims.popitem(last=False)[1]
+        self._claims[copy] = ParkedClaim(copy, claimant, now + self._age_max)
+        return evicted
+
+    def take(self, tie: TieId, ranks: int) -> list[ParkedClaim]:
+        """The claims of one tie of ``ranks`` copies, lowest rank first; they are gone afterwards."""
+        copies = [CopyId(*tie, rank) for rank in range(1, ranks)]
+        return [self._claims.pop(copy) for copy in copies if copy in self._claims]
+
+    def discard(self, copy: CopyId) -> None:
+        """Forget one claim, if it is there."""
+        self._claims.pop(copy, None)
+
+    def forget(self, claimant: Identity) -> None:
+        """Drop the claims of a replica that is lost; nobody is there to be answered."""
+        for copy in [copy for copy, claim in self._claims.items() if claim.claimant == claimant]:
+            del self._claims[copy]
+
+    def expire(self, now: float) -> list[ParkedClaim]:
+        """Take out what is past its age."""
+        gone = []
+        while self._claims and next(iter(self._claims.values())).expires_at <= now:
+            gone.append(self._claims.popitem(last=False)[1])
+        return gone
+
+    def clear(self) -> list[ParkedClaim]:
+        """Take out everything."""
+        gone = list(self._claims.values())
+        self._claims.clear()
+        return gone
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the oldest claim expires, or None."""
+        return next(iter(self._claims.values())).expires_at if self._claims else None
+
+    def snapshot(self) -> tuple[ParkedClaim, ...]:
+        """The claims, oldest first."""
+        return tuple(self._claims.values())
+
+
 class Tombstone(NamedTuple):
-    """How a copy ended, and whether its handler ever started."""
+    """How a copy ended, and whether its handler ever started.
+
+    For a copy of an exclusive tie also the tie's partners, and who was granted the start in its place.
+    """
 
     copy: CopyId
     state: CopyState
     started: bool
+    partners: tuple[Identity, ...] = ()
+    grantee: Identity | None = None
 
 
 class Tombstones:
@@ -133,11 +202,16 @@ class Tombstones:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, copy: CopyId, state: CopyState, started: bool) -> None:
-        """Remember how ``copy`` ended."""
+    def add(self, tombstone: Tombstone) -> None:
+        """Remember how a copy ended."""
         if len(self._entries) >= self._size_max:
             self._entries.popitem(last=False)
-        self._entries[memory_key(copy)] = Tombstone(copy, state, started)
+        self._entries[memory_key(tombstone.copy)] = tombstone
+
+    def grant(self, copy: CopyId, grantee: Identity) -> None:
+        """Remember that ``grantee`` may start in place of this ended copy."""
+        key = memory_key(copy)
+        self._entries[key] = self._entries[key]._replace(grantee=grantee)
 
     def get(self, copy: CopyId) -> Tombstone | None:
         """The tombstone of this untied copy, or of this replica's copy of the same tie."""

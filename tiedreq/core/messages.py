@@ -131,6 +131,43 @@ class Next(NamedTuple):
     remaining: float
 
 
+class Claim(NamedTuple):
+    """(exclusive ties) To the arbiter, the partner of rank 0: may this copy start?
+
+    ``arbiter`` is the arbiter's incarnation as the Submit named it, ``claimant`` the sender's own.
+    """
+
+    copy: CopyId
+    arbiter: int
+    claimant: int
+
+
+class Granted(NamedTuple):
+    """(exclusive ties) The answer to a Claim: this copy may start, and no other of its tie ever will."""
+
+    copy: CopyId
+
+
+class Denied(NamedTuple):
+    """(exclusive ties) The answer to a Claim: another copy started or may start (``started``), or nothing is known."""
+
+    copy: CopyId
+    started: bool
+
+
+class Inquiry(NamedTuple):
+    """From a client: how is this replica? Answered with ``Status``, whatever waits in the queue."""
+
+    number: int
+
+
+class Status(NamedTuple):
+    """The answer to an ``Inquiry`` with the same number. ``payload`` is an encoded map."""
+
+    number: int
+    payload: bytes
+
+
 class Result(NamedTuple):
     """The handler returned. ``service_time`` and ``queue_wait`` as the replica measured them."""
 
@@ -183,6 +220,11 @@ Message = (
     | Cancel
     | Started
     | Next
+    | Claim
+    | Granted
+    | Denied
+    | Inquiry
+    | Status
     | Result
     | Failed
     | Ended

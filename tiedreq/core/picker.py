@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from tiedreq.core.messages import Welcome
 from tiedreq.core.types import Identity, Load, MethodInfo, RandomSource
 
+SUSPICION_SECONDS = 2.0
+"""How long a replica whose peers can't reach it is passed over, unless it is heard of before."""
 REPORT_LIFE = 1.0
 """Seconds after which a report of load counts for nothing."""
 
@@ -42,6 +44,7 @@ class ReplicaView:
         "round_trip_deviation",
         "sent",
         "slots",
+        "suspected_until",
     )
 
     def __init__(self, link: int, identity: Identity, welcome: Welcome) -> None:
@@ -57,6 +60,7 @@ class ReplicaView:
         self.sent = 0
         self.reported_at: float | None = None
         self.pushback_until = 0.0
+        self.suspected_until = 0.0
         self.round_trip: float | None = None
         self.round_trip_deviation: float | None = None
         self.notice_latencies: dict[str, float] = {}
@@ -72,6 +76,7 @@ class ReplicaView:
         self.free = load.free
         self.received = max(self.received, load.received)
         self.reported_at = now
+        self.suspected_until = 0.0
         if load.pushback > 0:
             self.pushback_until = max(self.pushback_until, now + load.pushback)
 
@@ -130,6 +135,12 @@ class ReplicaTable:
         """One view per replica."""
         return [self._views[link] for link in self._links.values()]
 
+    def suspect(self, name: str, now: float) -> None:
+        """A peer says that it lost this replica: pass it over for a while, or until it is heard of."""
+        link = self._links.get(name)
+        if link is not None:
+            self._views[link].suspected_until = now + SUSPICION_SECONDS
+
     def method(self, name: str) -> MethodInfo | None:
         """The method as all replicas that serve it agree on: idempotent only if each says so, the least time."""
         known = [view.methods[name] for view in self.views() if name in view.methods]
@@ -142,12 +153,13 @@ class ReplicaTable:
             min(info.timeout_max for info in known),
         )
 
-    def candidates(self, method: str, exclude: Iterable[str] = ()) -> list[ReplicaView]:
-        """Replicas that serve ``method``, accept work, and are not excluded by name."""
+    def candidates(self, method: str, now: float, exclude: Iterable[str] = ()) -> list[ReplicaView]:
+        """Replicas that serve ``method``, take work, and are not excluded by name; suspected ones only if no other."""
         hidden = set(exclude)
-        return [
+        views = [
             view for view in self.views() if not view.draining and view.name not in hidden and method in view.methods
         ]
+        return [view for view in views if view.suspected_until <= now] or views
 
     def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
         """The less loaded of two random candidates; None when there is none. A draw goes to the first drawn."""

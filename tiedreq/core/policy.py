@@ -83,12 +83,15 @@ class Tied:
 
     ``stagger`` is how long copy k is held back behind copies 0 … k-1, in seconds, so that they don't start at once;
     ``"auto"`` computes it from measured latencies. ``yield_`` makes the copy of higher rank stop when two have
-    started. ``backup`` guards a started copy against a replica that stops.
+    started. ``backup`` guards a started copy against a replica that stops. With ``exclusive`` a copy of higher rank
+    asks the replica of copy 0 before it starts: two copies never start as long as that replica lives, at the price of
+    a round trip between the two and of a refusal when it is lost.
     """
 
     copies: int = 2
     stagger: float | Literal["auto"] = "auto"
     backup: Backup | None = None
+    exclusive: bool = False
     yield_: bool = True
 
     def __post_init__(self) -> None:
@@ -96,6 +99,7 @@ class Tied:
         if self.stagger != "auto":
             object.__setattr__(self, "stagger", check_number("stagger", self.stagger, 0.0, DELAY_MAX, "seconds"))
         _check_backup(self.backup)
+        check_flag("exclusive", self.exclusive)
         check_flag("yield_", self.yield_)
 
 

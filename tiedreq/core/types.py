@@ -96,7 +96,7 @@ class CopyKind(IntEnum):
 
 
 class CopyState(IntEnum):
-    """Where a copy is at its replica. ``DONE`` and above are terminal."""
+    """Where a copy is at its replica. ``DONE`` to ``REFUSED`` are terminal."""
 
     QUEUED = 0
     RUNNING = 1
@@ -107,11 +107,12 @@ class CopyState(IntEnum):
     CANCELLED = 6
     EXPIRED = 7
     REFUSED = 8
+    CLAIMING = 9  # (exclusive ties) its turn came, and the arbiter is asked
 
     @property
     def terminal(self) -> bool:
         """True when the copy can never change again."""
-        return self >= CopyState.DONE
+        return CopyState.DONE <= self <= CopyState.REFUSED
 
     @property
     def label(self) -> str:
@@ -133,8 +134,10 @@ class Cause(IntEnum):
     UNKNOWN_METHOD = 8
     NOT_IDEMPOTENT = 9  # the method may not run twice
     DUPLICATE = 10  # the replica already holds a copy of this tie, or has seen this very copy
-    LINK_LOST = 11  # (client side) the link to the replica is gone
-    UNSENT = 12  # (client side) the outbox was full, nothing left
+    GRANTED = 11  # (exclusive ties) the arbiter let another copy start
+    ARBITER_LOST = 12  # (exclusive ties) whether the arbiter's copy started can't be known
+    LINK_LOST = 20  # (client side) the link to the replica is gone
+    UNSENT = 21  # (client side) the outbox was full, nothing left
 
     @property
     def label(self) -> str:

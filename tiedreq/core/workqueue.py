@@ -24,6 +24,7 @@ class WorkQueue(Generic[ItemT]):
         self._lanes: dict[str, OrderedDict[CopyId, tuple[int, ItemT]]] = {"": OrderedDict()}
         self._lanes.update((name, OrderedDict()) for name in limits)
         self._sequence = 0
+        self._first = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
@@ -41,6 +42,13 @@ class WorkQueue(Generic[ItemT]):
         """Put ``item`` at the end."""
         self._sequence += 1
         self._lane(method)[copy] = (self._sequence, item)
+
+    def push_front(self, method: str, copy: CopyId, item: ItemT) -> None:
+        """Put ``item`` before everything that waits."""
+        self._first -= 1
+        lane = self._lane(method)
+        lane[copy] = (self._first, item)
+        lane.move_to_end(copy, last=False)
 
     def remove(self, method: str, copy: CopyId) -> None:
         """Take ``copy`` out wherever it stands. Raises ``KeyError`` when it is not waiting."""

@@ -11,11 +11,13 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import trio
 
-from tiedreq.core.call import CallCore, CallRequest, CallStats
+from tiedreq.core.call import CallCore, CallRequest
+from tiedreq.core.call_stats import CallStats
 from tiedreq.core.checks import check_number
 from tiedreq.core.commands import CallCommand, CancelCopy, OutcomeKind, SendCopy
 from tiedreq.core.errors import BadOption, RemoteViolation
@@ -33,7 +35,7 @@ from tiedreq.core.events import (
     TimePassed,
 )
 from tiedreq.core.limits import ClientLimits
-from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Message, Report, Result, Started
+from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Inquiry, Message, Report, Result, Started, Status
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Plain, Policy, Tied, check_policy
 from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
@@ -78,6 +80,8 @@ class Client(LinkOwner):
         self._timers: list[tuple[float, int]] = []
         self._timer_bell = Bell()
         self._met_methods: dict[str, MethodInfo] = {}
+        self._inquiries = 0
+        self._waiting_for_status: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         self._closed = False
         self.arrivals = Bell()
 
@@ -264,6 +268,40 @@ class Client(LinkOwner):
         }
         return {**counters, "in_flight": len(self._calls), "replicas": replicas}
 
+    async def replica_status(self, *, timeout: float = 2.0) -> dict[str, dict[str, Any]]:
+        """How each connected replica is, by name: see ``ReplicaHandle.status``. Asked of the replica, not its queue.
+
+        A replica that does not answer within ``timeout`` seconds is left out.
+        """
+        self._inquiries += 1
+        number = self._inquiries
+        asked = [link for link in self._links.values() if link.send(Inquiry(number))]
+        if not asked:
+            return {}
+        send, receive = trio.open_memory_channel[dict[str, Any]](len(asked))
+        self._waiting_for_status[number] = send
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            with trio.move_on_after(timeout):
+                for _ in asked:
+                    status = await receive.receive()
+                    found[str(status.get("name"))] = status
+        finally:
+            del self._waiting_for_status[number]
+        return dict(sorted(found.items()))
+
+    def _status_arrived(self, message: Status) -> None:
+        channel = self._waiting_for_status.get(message.number)
+        if channel is None:
+            return
+        try:
+            status = decode_payload(message.payload, self._wire_limits)
+        except RemoteViolation:
+            return
+        if isinstance(status, dict):
+            with suppress(trio.WouldBlock):
+                channel.send_nowait(status)
+
     # ---- core and commands ------------------------------------------------------------------------------------
 
     def _step(self, call: OpenCall, event: CallEvent, now: float) -> None:
@@ -382,6 +420,8 @@ class Client(LinkOwner):
                 view.draining = True
             elif isinstance(message, Report):
                 view.notice_latencies = dict(message.notice_latencies)
+            elif isinstance(message, Status):
+                self._status_arrived(message)
 
     def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
         copy = message.copy

@@ -24,9 +24,12 @@ from tiedreq.core.events import (
     CallerConnected,
     CallerLost,
     CancelReceived,
+    ClaimDenied,
+    ClaimGranted,
     DrainRequested,
     InputSettled,
     NoticeLatencyMeasured,
+    PeerClaimed,
     PeerConnected,
     PeerLost,
     PeerNext,
@@ -37,7 +40,23 @@ from tiedreq.core.events import (
 )
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.link_options import LinkSide, LinkTiming
-from tiedreq.core.messages import Cancel, Draining, Failed, Hello, Message, Next, Result, Started, Submit, Welcome
+from tiedreq.core.messages import (
+    Cancel,
+    Claim,
+    Denied,
+    Draining,
+    Failed,
+    Granted,
+    Hello,
+    Inquiry,
+    Message,
+    Next,
+    Result,
+    Started,
+    Status,
+    Submit,
+    Welcome,
+)
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import CopyId, CopyState, Identity
 from tiedreq.errors import ConnectError
@@ -52,6 +71,7 @@ from tiedreq.net.transport import Transport
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
 from tiedreq.wire.limits import WireLimits
+from tiedreq.wire.payload import encode_payload
 from tiedreq.wire.proof import TokenAuthenticator
 
 log = logging.getLogger("tiedreq.replica")
@@ -246,6 +266,9 @@ class ReplicaServer(LinkOwner):
         client = peer is not None and peer.role == "client"
         try:
             for message in messages:
+                if client and isinstance(message, Inquiry):
+                    link.send(Status(message.number, encode_payload(self.status())))
+                    continue
                 event = _caller_event(link_id, message) if client else _peer_event(link_id, message)
                 if event is not None:
                     self.feed(event)
@@ -441,6 +464,12 @@ def _peer_event(link: int, message: Message) -> ReplicaEvent | None:
         return PeerStarted(link, message.copy, message.remaining)
     if isinstance(message, Next):
         return PeerNext(link, message.copy, message.remaining)
+    if isinstance(message, Claim):
+        return PeerClaimed(link, message.copy, message.arbiter, message.claimant)
+    if isinstance(message, Granted):
+        return ClaimGranted(link, message.copy)
+    if isinstance(message, Denied):
+        return ClaimDenied(link, message.copy, message.started)
     if isinstance(message, Draining):
         return None
     raise RemoteViolation(f"{type(message).__name__} from a replica")

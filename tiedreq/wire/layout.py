@@ -107,6 +107,11 @@ LAYOUTS = (
     ),
     Layout(24, m.Ended, (f.copy, f.end_state, f.cause, f.seconds, f.seconds, f.load)),
     Layout(25, m.Report, (f.notice_latencies,)),
+    Layout(26, m.Inquiry, (f.identifier,)),
+    Layout(27, m.Status, (f.identifier, f.payload)),
     Layout(40, m.Started, (f.copy, f.seconds, f.optional_load)),
     Layout(41, m.Next, (f.copy, f.seconds)),
+    Layout(42, m.Claim, (f.copy, f.identifier, f.identifier)),
+    Layout(43, m.Granted, (f.copy,)),
+    Layout(44, m.Denied, (f.copy, f.flag)),
 )

@@ -1,0 +1,21 @@
+"""What a client counts over all its calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class CallStats:
+    """Counters of all calls of one client; each grows at the moment it names."""
+
+    calls: int = 0
+    copies_sent: int = 0
+    ties: int = 0
+    backups_sent: int = 0
+    backups_won: int = 0
+    backups_without_target: int = 0
+    failovers: int = 0
+    answered: int = 0
+    failed: int = 0
+    cancelled: int = 0

@@ -1,0 +1,321 @@
+"""CopyBook: what a replica holds, and the mechanics of holding it: tables, endings, deadlines, sending.
+
+The rules that say when something happens are ``core.replica`` and ``core.exclusive``; this module keeps the books
+straight whatever they decide.
+
+Invariants
+* A copy waits in the queue, or claims, or holds a slot, or is a tombstone. Free slots + executions = slots, always.
+* A copy ends in exactly one terminal state, and its caller is told which unless the caller is gone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tiedreq.core.commands import ReplicaCommand, SendCaller, SendPeer, StartWork, StopWork
+from tiedreq.core.copy_table import COPY_TABLE, CopyTrigger
+from tiedreq.core.limits import ReplicaLimits
+from tiedreq.core.memory import BoundedSet, MarkerBook, ParkedClaims, Tombstone, Tombstones
+from tiedreq.core.messages import Ended, Message, Report, Started, Submit
+from tiedreq.core.replica_stats import ReplicaStats
+from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState, Identity, Load, MethodInfo, TieId
+from tiedreq.core.workqueue import WorkQueue
+
+DRAIN_HINT = 1.0
+"""Seconds after which a refused caller may come back to a replica that drained, if nothing else is known."""
+HINT_MIN, HINT_MAX = 0.01, 5.0
+
+
+class HeldMethod(NamedTuple):
+    """A method as the core needs it: the public row, and the most executions of it at once."""
+
+    info: MethodInfo
+    slots: int | None
+
+
+class HeldCopy:
+    """A copy that this replica holds: waiting, running, or stopped with its handler not yet ended."""
+
+    __slots__ = (
+        "announced",
+        "arrived_at",
+        "deadline",
+        "doubled",
+        "granted",
+        "link",
+        "started_at",
+        "state",
+        "stoppable",
+        "submit",
+        "waiting",
+    )
+
+    def __init__(self, submit: Submit, link: int, now: float, deadline: float, stoppable: bool) -> None:
+        self.submit = submit
+        self.link = link
+        self.state = CopyState.QUEUED
+        self.arrived_at = now
+        self.started_at = 0.0
+        self.deadline = deadline
+        self.stoppable = stoppable
+        self.announced = False
+        self.doubled = False
+        self.granted = False
+        self.waiting = False
+
+    @property
+    def id(self) -> CopyId:
+        """The copy's identity."""
+        return self.submit.copy
+
+    @property
+    def tied(self) -> bool:
+        """True when partners know of this copy."""
+        return self.submit.copy.rank != UNTIED
+
+    def snapshot(self) -> tuple[object, ...]:
+        """What the copy's future depends on, as plain values."""
+        return (
+            self.id,
+            self.state,
+            self.link,
+            self.deadline,
+            self.stoppable,
+            self.announced,
+            self.granted,
+            self.submit.partners,
+        )
+
+
+class Caller:
+    """A client's link: its nonce, what it holds here, and the cancels that overtook their Submit."""
+
+    __slots__ = ("cancels", "client", "copies", "received")
+
+    def __init__(self, client: int, cancels_max: int) -> None:
+        self.client = client
+        self.received = 0
+        self.copies: dict[CopyId, None] = {}
+        self.cancels = BoundedSet(cancels_max)
+
+
+class CopyBook:
+    """The books of one replica.
+
+    ``stats`` counts; gauges (``queue_length``, ``running``, ``free_slots``) are computed from the queue itself.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        methods: Iterable[HeldMethod],
+        *,
+        slots: int,
+        limits: ReplicaLimits | None = None,
+    ) -> None:
+        self.identity = identity
+        self.slots = slots
+        self.limits = limits if limits is not None else ReplicaLimits()
+        self.stats = ReplicaStats()
+        self.draining = False
+        self._methods = {method.info.name: method for method in methods}
+        self._queue: WorkQueue[HeldCopy] = WorkQueue(
+            {name: method.slots for name, method in self._methods.items() if method.slots is not None}
+        )
+        self._copies: dict[CopyId, HeldCopy] = {}
+        self._executions: dict[CopyId, HeldCopy] = {}
+        self._ties: dict[TieId, HeldCopy] = {}
+        self._tombstones = Tombstones(self.limits.tombstones_max)
+        self._markers = MarkerBook(self.limits.markers_per_peer_max, self.limits.marker_age_max)
+        self._claiming: dict[CopyId, HeldCopy] = {}
+        self._parked = ParkedClaims(self.limits.parked_claims_max, self.limits.marker_age_max)
+        self._callers: dict[int, Caller] = {}
+        self._peers: dict[int, Identity] = {}
+        self._links: dict[Identity, int] = {}
+        self._deadlines: list[tuple[float, CopyId]] = []
+        self._pushback_until = 0.0
+        self._notice_latencies: dict[str, float] = {}
+        self._reported_at: float | None = None
+        self._drain_finished = False
+        self._out: list[ReplicaCommand] = []
+
+    # ---- what can be seen -------------------------------------------------------------------------------------
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the core wants ``TimePassed`` next, on its clock; None for not at all."""
+        self._prune_deadlines()
+        times = [self._deadlines[0][0]] if self._deadlines else []
+        if (marker := self._markers.wake_at) is not None:
+            times.append(marker)
+        if (parked := self._parked.wake_at) is not None:
+            times.append(parked)
+        return min(times, default=None)
+
+    @property
+    def queue_length(self) -> int:
+        """Copies that wait."""
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        """Slots that are taken, by live executions or by stopped ones that have not ended yet."""
+        return len(self._executions)
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that are free."""
+        return self.slots - len(self._executions)
+
+    @property
+    def markers_evicted(self) -> int:
+        """Markers that went because there were too many, so far."""
+        return self._markers.evicted
+
+    def held(self, copy: CopyId) -> HeldCopy | None:
+        """A copy that waits, claims or runs here, to look at; None once it has ended."""
+        return self._copies.get(copy)
+
+    def copy_state(self, copy: CopyId) -> CopyState | None:
+        """The state of a copy that is held or remembered here."""
+        held = self._copies.get(copy)
+        if held is not None:
+            return held.state
+        tombstone = self._tombstones.get(copy)
+        return tombstone.state if tombstone is not None and tombstone.copy == copy else None
+
+    def caller_link(self, copy: CopyId) -> int | None:
+        """The link over which a live copy came."""
+        held = self._copies.get(copy)
+        return held.link if held is not None else None
+
+    def sizes(self) -> dict[str, int]:
+        """The length of every collection, by name: for limits, leak checks and metrics."""
+        return {
+            "queue": len(self._queue),
+            "copies": len(self._copies),
+            "executions": len(self._executions),
+            "ties": len(self._ties),
+            "tombstones": len(self._tombstones),
+            "claiming": len(self._claiming),
+            "parked_claims": len(self._parked),
+            "markers": len(self._markers),
+            "cancel_markers": sum(len(caller.cancels) for caller in self._callers.values()),
+            "callers": len(self._callers),
+            "peers": len(self._peers),
+            "deadlines": len(self._deadlines),
+        }
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Everything that the future depends on, as hashable plain values (times are absolute)."""
+        return (
+            self.identity,
+            self.draining,
+            self._drain_finished,
+            tuple(held.id for held in self._queue),
+            tuple(held.snapshot() for held in self._copies.values()),
+            tuple((held.id, held.state) for held in self._executions.values()),
+            self._tombstones.snapshot(),
+            self._markers.snapshot(),
+            self._parked.snapshot(),
+            tuple((link, c.client, c.cancels.snapshot()) for link, c in sorted(self._callers.items())),
+            tuple(sorted(self._peers.items())),
+        )
+
+    # ---- starts and endings ---------------------------------------------------------------------------------------
+
+    def _start(self, held: HeldCopy, now: float) -> None:
+        held.state = COPY_TABLE.next(held.state, CopyTrigger.SLOT_FREE)
+        held.started_at = now
+        self._executions[held.id] = held
+        self.stats.started += 1
+        self.stats.queue_wait_seconds += now - held.arrived_at
+        if held.tied:
+            self._tell_partners(held, Started(held.id, self._remaining(held, now), None))
+        self._out.append(StartWork(held.submit, held.deadline))
+        self._send_caller(held.link, Started(held.id, self._remaining(held, now), self._load(held.link, now)))
+
+    def _end(self, held: HeldCopy, trigger: CopyTrigger, cause: Cause, now: float, *, retry_after: float = 0.0) -> None:
+        """End a copy without an answer, and tell its caller."""
+        was_running = held.state == CopyState.RUNNING
+        state = self._retire(held, trigger, remember=cause != Cause.DUPLICATE)
+        service_time = 0.0
+        if was_running:
+            service_time = max(0.0, now - held.started_at)
+            if held.id in self._executions:
+                self._out.append(StopWork(held.id, cause))
+        self.stats.count_ending(state, cause)
+        if cause != Cause.CALLER_LOST:
+            load = self._load(held.link, now)
+            self._send_caller(held.link, Ended(held.id, state, cause, retry_after, service_time, load))
+
+    def _retire(self, held: HeldCopy, trigger: CopyTrigger, *, remember: bool = True) -> CopyState:
+        """Move a copy to a terminal state, out of every table, and into the tombstones."""
+        copy, was = held.id, held.state
+        held.state = COPY_TABLE.next(was, trigger)
+        if held.waiting:
+            held.waiting = False
+            self._queue.remove(held.submit.method, copy)
+        del self._copies[copy]
+        caller = self._callers.get(held.link)
+        if caller is not None:
+            caller.copies.pop(copy, None)
+        if held.tied and self._ties.get(copy.tie) is held:
+            del self._ties[copy.tie]
+        self._claiming.pop(copy, None)
+        if remember:
+            partners = held.submit.partners if held.submit.exclusive else ()
+            self._tombstones.add(Tombstone(copy, held.state, was == CopyState.RUNNING, partners))
+        return held.state
+
+    def _prune_deadlines(self) -> None:
+        """Forget deadlines of ended copies: from the front, and all once they are the greater part."""
+        deadlines, copies = self._deadlines, self._copies
+        if len(deadlines) > 64 + 2 * len(copies):
+            deadlines[:] = [entry for entry in deadlines if entry[1] in copies]
+            heapq.heapify(deadlines)
+        while deadlines and deadlines[0][1] not in copies:
+            heapq.heappop(deadlines)
+
+    # ---- small parts ------------------------------------------------------------------------------------------
+
+    def _retry_after(self, cause: Cause) -> float:
+        """A hint for a refused caller, in seconds: how long the queue takes to empty, or the time of a restart."""
+        if cause == Cause.DRAINING:
+            return DRAIN_HINT
+        if cause != Cause.FULL:
+            return 0.0
+        wait = len(self._queue) * self.stats.mean_service_seconds / self.slots
+        return min(max(wait, HINT_MIN), HINT_MAX)
+
+    @staticmethod
+    def _remaining(held: HeldCopy, now: float) -> float:
+        return max(0.0, held.deadline - now)
+
+    def _load(self, link: int, now: float) -> Load:
+        caller = self._callers.get(link)
+        received = caller.received if caller is not None else 0
+        return Load(
+            len(self._queue), self.slots - len(self._executions), received, max(0.0, self._pushback_until - now)
+        )
+
+    def _report(self) -> Report:
+        return Report(tuple(sorted(self._notice_latencies.items())))
+
+    def _send_caller(self, link: int, message: Message) -> None:
+        if link in self._callers:
+            self._out.append(SendCaller(link, message))
+
+    def _send_peer(self, link: int, message: Message) -> None:
+        self._out.append(SendPeer(link, message))
+
+    def _tell_partners(self, held: HeldCopy, message: Message) -> None:
+        for rank, partner in enumerate(held.submit.partners):
+            if rank != held.id.rank:
+                link = self._links.get(partner)
+                if link is None:
+                    self.stats.notices_unsent += 1
+                else:
+                    self._send_peer(link, message)

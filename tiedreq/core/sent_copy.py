@@ -1,0 +1,33 @@
+"""A copy of a call, as its caller knows it."""
+
+from __future__ import annotations
+
+from tiedreq.core.picker import ReplicaView
+from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState
+
+
+class SentCopy:
+    """A copy as its caller knows it. ``ended_at`` is None while it may still answer."""
+
+    __slots__ = ("cause", "ended_at", "id", "kind", "link", "replica", "round", "sent_at", "started_at", "state")
+
+    def __init__(self, copy: CopyId, kind: CopyKind, view: ReplicaView, round_: int, now: float) -> None:
+        self.id = copy
+        self.kind = kind
+        self.link = view.link
+        self.replica = view.name
+        self.round = round_
+        self.sent_at = now
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.state: CopyState | None = None
+        self.cause = Cause.NONE
+
+    @property
+    def alive(self) -> bool:
+        """True while the copy may still answer."""
+        return self.ended_at is None
+
+    def snapshot(self) -> tuple[object, ...]:
+        """What the call's future depends on, as plain values."""
+        return (self.id, self.kind, self.link, self.round, self.started_at is not None, self.state, self.cause)
