@@ -1,0 +1,194 @@
+"""What ``python -m cluster.up`` was asked for: one frozen value that checks itself.
+
+Invariants: an unknown, contradicting or half-set option is refused here, before anything is started; what can't be had
+in this version is refused by name. Not for reading the command line (``cluster.up``), and not for what a child is told
+(``cluster.engines.base.ReplicaSpec``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.errors import BadOption
+from tiedreq.laws import ServiceLaw
+from tiedreq.slowness import PauseSpec, SlowSpec
+from tiedreq.units import LatencySpec, check_duration, check_number
+
+DEMO_APP = "cluster.demo.service:service"
+REPLICAS_MAX = 256
+SLOTS_MAX = 10_000
+RATE_MAX = 100_000.0
+BACKUP_AFTER_DEFAULT = 0.030
+DRAIN_TIMEOUT_DEFAULT = 10.0
+
+ENGINES = ("local", "ray")
+ENGINES_READY = ("local",)
+POLICIES = (
+    "plain",
+    "hedged",
+    "hedged-fixed",
+    "hedged-uncancelled",
+    "doubled",
+    "backup",
+    "tied-classic",
+    "tied-nobackup",
+    "tied",
+    "tied-exclusive",
+    "auto",
+)
+POLICIES_READY = ("plain", "hedged", "tied-classic", "tied")
+
+
+def policy_by_name(name: str, *, backup_after: float = BACKUP_AFTER_DEFAULT) -> Policy:
+    """The policy called ``name``; ``backup_after`` (seconds) is the delay of its backups, if it has any.
+
+    Raises ``BadOption`` for an unknown name, and for one that this version does not have.
+    """
+    match name:
+        case "plain":
+            return Plain()
+        case "hedged":
+            return Hedged(Backup(after=backup_after, since="send"))
+        case "tied":
+            return Tied(backup=Backup(after=backup_after, since="start"))
+        case "tied-classic":
+            return Tied(yield_=False)
+    known = ", ".join(POLICIES_READY)
+    if name in POLICIES:
+        raise BadOption(f"policy: {name} is not available in this version; available are {known}")
+    raise BadOption(f"policy: {name[:60]!r} is unknown; available are {known}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficOptions:
+    """Open-loop traffic: ``rate`` calls per second, for ``duration`` seconds or, if None, until the cluster stops."""
+
+    rate: float
+    policy: str = "tied"
+    backup_after: float = BACKUP_AFTER_DEFAULT
+    duration: float | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self.rate, "rate", low=0.001, high=RATE_MAX)
+        check_duration(self.backup_after, "backup-after")
+        if self.duration is not None:
+            check_duration(self.duration, "duration", low=0.001)
+        policy_by_name(self.policy, backup_after=self.backup_after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """How the demo's artificial ``work`` behaves; None and empty: as the demo has it by itself."""
+
+    service: ServiceLaw | None = None
+    slow: tuple[SlowSpec, ...] = ()
+    pause: tuple[PauseSpec, ...] = ()
+
+    @property
+    def is_set(self) -> bool:
+        """True when any of it was asked for: then traffic goes to ``work``."""
+        return self.service is not None or bool(self.slow) or bool(self.pause)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpConfig:
+    """Everything a launcher needs to know. Durations are seconds. Raises ``BadOption`` when made with a bad value."""
+
+    replicas: int = 4
+    slots: int = 8
+    app: str = DEMO_APP
+    host: str = "127.0.0.1"
+    port: int = 0
+    state_dir: Path = Path(".tiedreq")
+    engine: str = "local"
+    mesh_latency: LatencySpec | None = None
+    drain_timeout: float = DRAIN_TIMEOUT_DEFAULT
+    traffic: TrafficOptions | None = None
+    demo: DemoOptions = DemoOptions()
+    seed: int = 0
+    json_events: bool = False
+
+    def __post_init__(self) -> None:
+        _check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
+        _check_whole("slots", self.slots, 1, SLOTS_MAX)
+        _check_whole("port", self.port, 0, 65_535)
+        if self.port and self.port + self.replicas - 1 > 65_535:
+            raise BadOption(f"port: {self.replicas} replicas from {self.port} on go beyond 65535")
+        check_duration(self.drain_timeout, "drain-timeout")
+        check_app(self.app)
+        _check_host(self.host)
+        self._check_engine()
+        self._check_demo()
+        self._check_latency()
+        _ = self.state_shown
+
+    @property
+    def is_demo(self) -> bool:
+        """True when the replicas run the demo."""
+        return self.app == DEMO_APP
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The replicas' names, ``r0`` and so on."""
+        return tuple(f"r{index}" for index in range(self.replicas))
+
+    @property
+    def state_shown(self) -> str:
+        """The state directory as the ready line names it: absolute, or relative where only that has no space."""
+        for path in (self.state_dir.absolute(), self.state_dir):
+            if re.search(r"\s", str(path)) is None:
+                return str(path)
+        raise BadOption(f"state-dir: {str(self.state_dir)!r} holds a space, and the ready line must name it")
+
+    def listen_port(self, index: int) -> int:
+        """The port of the replica with this index; 0: any free one."""
+        return self.port + index if self.port else 0
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise BadOption(f"engine: {self.engine[:60]!r} is unknown; available is {', '.join(ENGINES_READY)}")
+        if self.engine not in ENGINES_READY:
+            raise BadOption(
+                f"engine: {self.engine} is not available in this version; available is {', '.join(ENGINES_READY)}"
+            )
+
+    def _check_demo(self) -> None:
+        for option, specs in (("slow", self.demo.slow), ("pause", self.demo.pause)):
+            for spec in specs:
+                if spec.replica is not None and spec.replica >= self.replicas:
+                    raise BadOption(f"{option}: '{spec}' names a replica beyond r{self.replicas - 1}")
+                clashing = [other for other in specs if other.replica in (spec.replica, None) or spec.replica is None]
+                if len(clashing) > 1:
+                    raise BadOption(f"{option}: {' and '.join(map(str, clashing))} are about the same replica")
+        if self.is_demo:
+            return
+        if self.demo.is_set:
+            raise BadOption("service, slow and pause: they shape the demo's work, and --app names another service")
+        if self.traffic is not None:
+            raise BadOption("rate: traffic is driven against the demo only, and --app names another service")
+
+    def _check_latency(self) -> None:
+        named = {name for link in (self.mesh_latency.links if self.mesh_latency else ()) for name in link.directions[0]}
+        unknown = sorted(named - set(self.names))
+        if unknown:
+            raise BadOption(f"mesh-latency: no replica is named {', '.join(unknown)}; names are r0 to {self.names[-1]}")
+
+
+def check_app(text: str) -> str:
+    """``text`` when it has the form ``package.module:service``; ``BadOption`` otherwise."""
+    if re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", text) is None:
+        raise BadOption(f"app: {text[:80]!r} is not MODULE:SERVICE, such as app:service")
+    return text
+
+
+def _check_host(host: str) -> None:
+    if not host or re.search(r"[\s/\[\]]", host):
+        raise BadOption(f"host: {host[:80]!r} is not a host name or an address (IPv6 without brackets)")
+
+
+def _check_whole(field: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise BadOption(f"{field}: {value!r} is not a whole number from {low} to {high}")

@@ -1,0 +1,166 @@
+"""The child program that is one replica: ``python -m cluster.replica``, started by an engine.
+
+Control messages come on standard input, answers go out on standard output, logs to standard error.
+
+* in: ``{"do": "serve", …}`` first (``ReplicaSpec``), then ``{"do": "peers", "peers": {name: url}}``,
+  ``{"do": "mesh_latency", "spec": TEXT}``, ``{"do": "status"}`` (answered at once), ``{"do": "drain"}``
+* out: ``{"event": "ready", "url", "port", "pid"}``, ``{"event": "status", "status": {…}}`` each second, and
+  ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
+
+Invariants: when the launcher is gone, so is this program: the kernel kills it, or the end of the control pipe ends it.
+SIGTERM and SIGINT drain, a second one ends at once. Nothing that the service prints, reads or starts touches the pipes.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator
+from typing import Any
+
+import trio
+
+from cluster.engines.base import ReplicaSpec
+from cluster.engines.local import die_with_launcher, take_control_pipes
+from cluster.lines import LineSender, encode, read_first_line, read_lines
+from tiedreq.errors import BadOption
+from tiedreq.loading import AppError, load_service
+from tiedreq.net.addresses import parse_url
+from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.service import Service
+from tiedreq.units import LatencySpec, parse_latency
+
+STATUS_SECONDS = 1.0
+STATUS_SECONDS_UNLINKED = 0.05
+LAST_SECONDS = 2.0
+"""After the launcher is gone, or a drain has taken its time, for how long tidying up may go on."""
+
+
+def main() -> int:
+    """Run one replica until it is drained; the exit code."""
+    die_with_launcher()
+    commands, answers = take_control_pipes()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    first, rest = read_first_line(commands)
+    if first is None:
+        return 1
+    spec = ReplicaSpec.from_message(first)
+    try:
+        service = load_service(spec.app)
+    except (AppError, BadOption) as error:
+        os.write(answers, encode(_fatal("app", getattr(error, "story", str(error)))))
+        return 2
+    return trio.run(_run, spec, service, commands, answers, rest)
+
+
+async def _run(spec: ReplicaSpec, service: Service, commands: int, answers: int, rest: bytes) -> int:
+    sender = LineSender(trio.lowlevel.FdStream(answers))
+    latency = parse_latency(spec.mesh_latency) if spec.mesh_latency else None
+    async with trio.open_nursery() as nursery:
+        lines = read_lines(trio.lowlevel.FdStream(commands), rest=rest)
+        try:
+            handle = await nursery.start(functools.partial(_serve, spec, service, latency, nursery.cancel_scope))
+        except Exception as error:
+            await sender.send(_start_failure(error, spec))
+            return 1
+        nursery.start_soon(_obey, lines, handle, sender, nursery.cancel_scope)
+        nursery.start_soon(_drain_on_signal, handle, spec.drain_timeout)
+        nursery.start_soon(_report, handle, sender)
+        port = parse_url(handle.url).address.port
+        await sender.send({"event": "ready", "url": handle.url, "port": port, "pid": os.getpid()})
+    with trio.move_on_after(LAST_SECONDS):
+        await sender.send({"event": "status", "status": handle.status()})
+    return 0
+
+
+async def _serve(
+    spec: ReplicaSpec,
+    service: Service,
+    latency: LatencySpec | None,
+    scope: trio.CancelScope,
+    task_status: trio.TaskStatus[ReplicaHandle],
+) -> None:
+    """Serve, and when that has ended, end everything."""
+    await serve(
+        service,
+        name=spec.name,
+        listen=f"[{spec.host}]:{spec.port}" if ":" in spec.host else f"{spec.host}:{spec.port}",
+        peers=spec.peers,
+        slots=spec.slots,
+        token=spec.token,
+        cluster=spec.cluster,
+        drain_timeout=spec.drain_timeout,
+        mesh_latency=latency,
+        task_status=task_status,
+    )
+    scope.cancel()
+
+
+async def _obey(
+    lines: AsyncIterator[dict[str, Any]], handle: ReplicaHandle, sender: LineSender, scope: trio.CancelScope
+) -> None:
+    """Do what the launcher says; when it says no more, end at once."""
+    async for message in lines:
+        match message:
+            case {"do": "peers", "peers": dict(peers)}:
+                handle.set_peers(peers)
+            case {"do": "mesh_latency", "spec": str(text)}:
+                handle.set_mesh_latency(parse_latency(text))
+            case {"do": "status"}:
+                await sender.send({"event": "status", "status": handle.status()})
+            case {"do": "drain"}:
+                handle.drain()
+            case _:
+                raise ValueError(f"unknown control message {str(message)[:200]}")
+    _end_within(LAST_SECONDS)
+    scope.cancel()
+
+
+async def _report(handle: ReplicaHandle, sender: LineSender) -> None:
+    """Tell the launcher how it goes: often until all links are up for the first time, then each second."""
+    linked = False
+    while True:
+        status = handle.status()
+        await sender.send({"event": "status", "status": status})
+        linked = linked or (bool(status["links"]) and all(link["up"] for link in status["links"].values()))
+        await trio.sleep(STATUS_SECONDS if linked else STATUS_SECONDS_UNLINKED)
+
+
+async def _drain_on_signal(handle: ReplicaHandle, drain_timeout: float) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            if handle.status()["draining"]:
+                os._exit(130)
+            handle.drain()
+            _end_within(drain_timeout + LAST_SECONDS)
+
+
+def _end_within(seconds: float) -> None:
+    """End this process by then even when a handler's thread can't be stopped."""
+    timer = threading.Timer(seconds, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+
+
+def _start_failure(error: Exception, spec: ReplicaSpec) -> dict[str, Any]:
+    if isinstance(error, BadOption):
+        return _fatal("option", str(error))
+    if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+        reason = os.strerror(error.errno).lower()
+        return _fatal("address", f"can't listen at {spec.host} port {spec.port}: {reason}")
+    return _fatal("start", "".join(traceback.format_exception(error)).rstrip())
+
+
+def _fatal(kind: str, story: str) -> dict[str, Any]:
+    return {"event": "fatal", "kind": kind, "story": story}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""The cluster as a whole: all replicas up, peers told, cluster file written, deaths reported, everything ended.
+
+Invariants: the cluster file is written before the ready event, and again before a restart is reported; whatever way
+``running`` is left, no replica's process is left. Not for a single replica's lives (``cluster.keeper``), and not for
+traffic (``cluster.drive``).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from cluster.config import UpConfig
+from cluster.engines.base import Engine, ReplicaSpec
+from cluster.keeper import Fatal, Keeper
+from cluster.output import Output
+from cluster.state import StateDirectory
+from tiedreq.clusterfile import ClusterAddress, ReplicaAddress
+from tiedreq.net.addresses import Address, parse_url
+from tiedreq.units import format_duration
+
+MESH_SECONDS = 2.0
+FRESH_SECONDS = 1.0
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Cluster:
+    """The replicas of one launcher; ``Owner`` of their keepers.
+
+    ``environment`` says, by a replica's name, what to add to its environment. ``start_failure`` is set when a replica
+    could not be started in the first place.
+    """
+
+    def __init__(
+        self,
+        config: UpConfig,
+        state: StateDirectory,
+        output: Output,
+        engine: Engine,
+        environment: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        self.start_failure: tuple[Keeper, Fatal] | None = None
+        self.all_failed = trio.Event()
+        self._config = config
+        self._state = state
+        self._output = output
+        self._token = secrets.token_urlsafe(32)
+        self._name = f"local-{secrets.token_hex(4)}"
+        self._pid = os.getpid()
+        self._started = trio.Event()
+        self._meshed = trio.Event()
+        self._news = trio.Event()
+        self._is_ready = False
+        self._lost_at: dict[str, float] = {}
+        self.keepers = tuple(
+            Keeper(self._spec(index, name, environment(name)), engine, self) for index, name in enumerate(config.names)
+        )
+
+    def _spec(self, index: int, name: str, environment: Mapping[str, str]) -> ReplicaSpec:
+        config = self._config
+        return ReplicaSpec(
+            name=name,
+            app=config.app,
+            host=config.host,
+            port=config.listen_port(index),
+            cluster=self._name,
+            token=self._token,
+            slots=config.slots,
+            drain_timeout=config.drain_timeout,
+            mesh_latency=str(config.mesh_latency) if config.mesh_latency else None,
+            environment=environment,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start the replicas, all at once; when it is left, none is left."""
+        async with trio.open_nursery() as nursery:
+            for keeper in self.keepers:
+                nursery.start_soon(keeper.run, name=f"keeper of {keeper.name}")
+            try:
+                yield
+            finally:
+                for keeper in self.keepers:
+                    keeper.kill()
+                nursery.cancel_scope.cancel()
+
+    async def ready(self) -> bool:
+        """Wait until every replica is up and linked to the others; False with ``start_failure`` when one can't be."""
+        await self._started.wait()
+        if self.start_failure is not None:
+            return False
+        peers = {"do": "peers", "peers": {**self.peers()}}
+        with trio.move_on_after(MESH_SECONDS) as patience:
+            async with trio.open_nursery() as nursery:
+                for keeper in self.keepers:
+                    nursery.start_soon(keeper.send, peers)
+                await self._meshed.wait()
+        if patience.cancelled_caught:
+            self._output.note(f"not all replicas are linked to each other after {format_duration(MESH_SECONDS)}")
+        self._is_ready = True
+        self._write()
+        return True
+
+    async def drain(self) -> None:
+        """End all replicas in good order, or at once where the drain time-out is over."""
+        timeout = self._config.drain_timeout
+
+        async def drain(keeper: Keeper) -> None:
+            if not await keeper.drain(timeout):
+                self._output.note(f"{keeper.name} did not drain within {format_duration(timeout)} and was killed")
+
+        async with trio.open_nursery() as nursery:
+            for keeper in self.keepers:
+                nursery.start_soon(drain, keeper)
+
+    async def executions(self) -> int:
+        """How many handlers have started at all replicas, asked just now."""
+        waiting = [keeper for keeper in self.keepers if keeper.state == "up"]
+        before = {keeper.name: keeper.status for keeper in waiting}
+        with trio.move_on_after(FRESH_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for keeper in waiting:
+                    nursery.start_soon(keeper.send, {"do": "status"})
+            while any(keeper.status is before[keeper.name] and keeper.state == "up" for keeper in waiting):
+                await self._news.wait()
+        return sum(keeper.executions for keeper in self.keepers)
+
+    # ---- what keepers tell ------------------------------------------------------------------------------------
+
+    def came_up(self, keeper: Keeper) -> None:
+        """See ``Owner``."""
+        if self._is_ready:
+            self._write()
+            now = trio.current_time()
+            seconds = now - self._lost_at.pop(keeper.name, now)
+            self._output.event(
+                {
+                    "event": "replica_restarted",
+                    "replica": keeper.name,
+                    "url": self._url(keeper),
+                    "pid": keeper.pid,
+                    "seconds": round(seconds, 3),
+                }
+            )
+        elif all(other.state == "up" for other in self.keepers):
+            self._started.set()
+
+    def went_down(self, keeper: Keeper, pid: int, reason: str) -> None:
+        """See ``Owner``."""
+        self._lost_at.setdefault(keeper.name, trio.current_time())
+        state = "failed" if keeper.state == "failed" else "restarting"
+        self._output.event(
+            {"event": "replica_lost", "replica": keeper.name, "pid": pid, "reason": reason, "state": state}
+        )
+        if keeper.state == "failed":
+            if not self._is_ready:
+                self.never_came_up(keeper, Fatal("died", reason))
+            if all(other.state == "failed" for other in self.keepers):
+                self.all_failed.set()
+
+    def never_came_up(self, keeper: Keeper, fatal: Fatal) -> None:
+        """See ``Owner``."""
+        if self.start_failure is None:
+            self.start_failure = keeper, fatal
+        self._started.set()
+
+    def said(self, keeper: Keeper, line: str) -> None:
+        """See ``Owner``."""
+        self._output.log(keeper.name, line)
+
+    def reported(self, keeper: Keeper) -> None:
+        """See ``Owner``."""
+        if not self._meshed.is_set() and all(self._is_linked(other.status) for other in self.keepers):
+            self._meshed.set()
+        self._news.set()
+        self._news = trio.Event()
+
+    def peers(self) -> Mapping[str, str]:
+        """See ``Owner``."""
+        return {keeper.name: self._url(keeper) for keeper in self.keepers if keeper.url is not None}
+
+    def _is_linked(self, status: dict[str, Any] | None) -> bool:
+        return status is not None and sum(link["up"] for link in status["links"].values()) == len(self.keepers) - 1
+
+    def _url(self, keeper: Keeper) -> str:
+        """The replica's URL as everybody on this host can use it."""
+        assert keeper.url is not None
+        target = parse_url(keeper.url)
+        host, port = target.address
+        return f"ws://{Address(_WILDCARDS.get(host, host), port)}"
+
+    def _write(self) -> None:
+        replicas = tuple(ReplicaAddress(self._url(keeper), keeper.name, keeper.pid) for keeper in self.keepers)
+        self._state.write(
+            ClusterAddress(replicas, self._name, self._token, str(self._state.cluster_file), self._pid, None)
+        )

@@ -1,0 +1,254 @@
+"""``python -m cluster.up``: start a cluster of replicas on this host and keep it up until it is told to stop.
+
+The first line on standard output is ``ready N replicas state DIR``; everything else that people read is on standard
+error. Ctrl-C or SIGTERM drains and ends with 0; a second one ends at once with 130. No process is left in any way of
+ending: children die with the launcher, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import trio
+
+from cluster.config import UpConfig
+from cluster.drive import TrafficDriver
+from cluster.engines import engine_by_name
+from cluster.output import Output, paste_line
+from cluster.state import CLUSTER_FILE, StateDirectory, StateInUse, hold
+from cluster.supervisor import Cluster
+from cluster.upoptions import read_options
+from tiedreq.clusterfile import DEFAULT_PATH
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TABLE_SECONDS = 0.5
+INTERRUPTED = 130
+EXIT_BY_FATAL = {"app": 2, "option": 2}
+"""Exit codes by why a replica could not start; 1 for all other reasons."""
+
+
+class Stopping:
+    """Signals as scopes: the first one cancels what waits in ``until_asked``, the second one ``hard``.
+
+    ``reason`` names the first, and is empty before.
+    """
+
+    def __init__(self) -> None:
+        self.hard = trio.CancelScope()
+        self.reason = ""
+        self._soft = trio.CancelScope()
+
+    @contextmanager
+    def until_asked(self) -> Iterator[None]:
+        """Cancel the body at the first signal, or at once when that was there before."""
+        with trio.CancelScope() as self._soft:
+            if self.reason:
+                self._soft.cancel()
+            yield
+
+    async def watch(self, task_status: trio.TaskStatus[None]) -> None:
+        """Watch for SIGINT, SIGTERM and SIGHUP; what ``nohup`` ignores stays ignored."""
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            wanted.append(signal.SIGHUP)
+        with trio.open_signal_receiver(*wanted) as signals:
+            task_status.started()
+            async for number in signals:
+                if self.reason:
+                    self.hard.cancel()
+                else:
+                    self.reason = signal.Signals(number).name
+                    self._soft.cancel()
+
+
+async def run(config: UpConfig, output: Output) -> int:
+    """Run a cluster until it ends; the exit code. Raises ``StateInUse``."""
+    stopping = Stopping()
+    code = INTERRUPTED
+    with hold(config.state_dir) as state:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stopping.watch)
+            with stopping.hard:
+                code = await _run_cluster(config, state, output, stopping)
+            nursery.cancel_scope.cancel()
+    return code
+
+
+async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, stopping: Stopping) -> int:
+    with stopping.until_asked():
+        environment = await _prepare(config, state)
+    if stopping.reason:
+        return _stopped(output, 0, stopping.reason)
+    cluster = Cluster(config, state, output, engine_by_name(config.engine), environment)
+    driver = _driver(config, state, output, cluster)
+    code, reason = 0, ""
+    async with cluster.running():
+        with stopping.until_asked():
+            if not await cluster.ready():
+                return _start_failure(cluster, output)
+            output.event(_ready_event(config), try_line=_try_line(config))
+        if stopping.reason:
+            await cluster.drain()
+            return _stopped(output, 0, stopping.reason)
+        async with trio.open_nursery() as nursery:
+            if driver is not None:
+                nursery.start_soon(driver.run)
+            if output.wants_table:
+                nursery.start_soon(_show, cluster, driver, output)
+            with stopping.until_asked():
+                code, reason = await _attend(cluster, driver)
+            if driver is not None:
+                await driver.stop()
+            await cluster.drain()
+            nursery.cancel_scope.cancel()
+    return _stopped(output, code, stopping.reason or reason)
+
+
+async def _prepare(config: UpConfig, state: StateDirectory) -> Callable[[str], Mapping[str, str]]:
+    """What replicas need before they start; the environment of each, by its name."""
+    if not config.is_demo:
+        return lambda name: {}
+    from cluster.demo.index import build_index
+    from cluster.demo.settings import SERVICE_DEFAULT, DemoSettings
+
+    await trio.to_thread.run_sync(build_index, state.index.absolute(), abandon_on_cancel=True)
+
+    def environment(name: str) -> Mapping[str, str]:
+        settings = DemoSettings(
+            index=state.index.absolute(),
+            replica=name,
+            service=config.demo.service or SERVICE_DEFAULT,
+            slow=config.demo.slow,
+            pause=config.demo.pause,
+            seed=config.seed,
+        )
+        return settings.environment()
+
+    return environment
+
+
+def _driver(config: UpConfig, state: StateDirectory, output: Output, cluster: Cluster) -> TrafficDriver | None:
+    traffic = config.traffic
+    if traffic is None:
+        return None
+    message = {
+        "do": "drive",
+        "cluster_file": str(state.cluster_file.absolute()),
+        "rate": traffic.rate,
+        "policy": traffic.policy,
+        "backup_after": traffic.backup_after,
+        "duration": traffic.duration,
+        "work": config.demo.is_set,
+        "seed": config.seed,
+    }
+    return TrafficDriver(message, output, cluster.executions)
+
+
+async def _attend(cluster: Cluster, driver: TrafficDriver | None) -> tuple[int, str]:
+    """Wait for what ends the cluster by itself: the exit code and the reason."""
+    endings: list[tuple[int, str]] = []
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event, ending: Callable[[], tuple[int, str]]) -> None:
+            await event.wait()
+            endings.append(ending())
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait, cluster.all_failed, lambda: (1, "all replicas have failed"))
+        if driver is not None:
+            nursery.start_soon(wait, driver.ended, partial(_traffic_ending, driver))
+    return endings[0]
+
+
+def _traffic_ending(driver: TrafficDriver) -> tuple[int, str]:
+    return (1, "the traffic failed") if driver.failed else (0, "the traffic has ended")
+
+
+async def _show(cluster: Cluster, driver: TrafficDriver | None, output: Output) -> None:
+    """Keep the live table up to date."""
+    from cluster.table import live_table
+
+    while True:
+        await trio.sleep(TABLE_SECONDS)
+        statuses = {keeper.name: keeper.status for keeper in cluster.keepers}
+        states = {keeper.name: keeper.shown_state for keeper in cluster.keepers}
+        render: Callable[[], RenderableType] = partial(
+            live_table, statuses, states, driver.progress if driver is not None else None
+        )
+        output.table(render)
+
+
+def _start_failure(cluster: Cluster, output: Output) -> int:
+    assert cluster.start_failure is not None
+    keeper, fatal = cluster.start_failure
+    if "\n" in fatal.story:
+        output.raw(fatal.story)
+        output.note(f"{keeper.name} could not start")
+    else:
+        output.note(f"{keeper.name}: {fatal.story}")
+    return EXIT_BY_FATAL.get(fatal.kind, 1)
+
+
+def _stopped(output: Output, code: int, reason: str) -> int:
+    output.event({"event": "stopped", "exit": code, "reason": reason})
+    return code
+
+
+def _ready_event(config: UpConfig) -> dict[str, object]:
+    return {"event": "ready", "replicas": config.replicas, "dashboard": None, "state": config.state_shown}
+
+
+def _try_line(config: UpConfig) -> str:
+    """A command that talks to this cluster, as it can be pasted into the shell that started the launcher."""
+    beside = Path(sys.executable).parent / "tiedreq"
+    if not beside.exists():
+        program = f"{sys.executable} -m tiedreq"
+    elif shutil.which("tiedreq") == str(beside):
+        program = "tiedreq"
+    else:
+        program = str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+    arguments = ["call", "search", '{"query": "json"}'] if config.is_demo else ["status"]
+    if config.state_dir != DEFAULT_PATH.parent:
+        arguments += ["--cluster", os.path.join(config.state_shown, CLUSTER_FILE)]
+    return paste_line(program, arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and run; the exit code."""
+    try:
+        config, notes = read_options(sys.argv[1:] if arguments is None else arguments)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as ending:  # --help
+        return ending.exit_code
+    output = Output(json_events=config.json_events)
+    for note in notes:
+        output.note(note)
+    try:
+        code = trio.run(run, config, output)
+    except StateInUse as error:
+        output.note(str(error))
+        code = 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    finally:
+        written = output.close()
+    if not written:
+        os._exit(code)  # a thread hangs in a write that nobody reads, and would hang the interpreter's end too
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The command line of ``python -m cluster.up``, read into an ``UpConfig``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.config import (
+    BACKUP_AFTER_DEFAULT,
+    DEMO_APP,
+    DRAIN_TIMEOUT_DEFAULT,
+    POLICIES_READY,
+    DemoOptions,
+    TrafficOptions,
+    UpConfig,
+)
+from tiedreq.errors import BadOption
+from tiedreq.laws import parse_law
+from tiedreq.slowness import parse_pause, parse_slow
+from tiedreq.units import format_duration, parse_duration, parse_latency
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:  # older ones take no type argument
+    ParamType = click.ParamType
+
+_TRAFFIC_ALONE = ("policy", "backup_after", "duration")
+
+
+class Parsed(ParamType):
+    """An option whose text is read by one of the library's parsers, so that it is refused in the same words."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except BadOption as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Parsed("duration", parse_duration)
+
+
+@click.command(
+    "cluster.up",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Durations carry a unit: 500us, 12ms, 2s. Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.",
+)
+@click.option("--replicas", type=int, default=4, show_default=True, metavar="N", help="How many replicas.")
+@click.option("--slots", type=int, default=8, show_default=True, metavar="K", help="Handlers at once in each.")
+@click.option("--app", default=DEMO_APP, metavar="MODULE:SERVICE", help="Your own service instead of the demo.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where replicas listen.")
+@click.option("--port", type=int, default=0, metavar="BASE", help="Replica i listens at BASE+i; 0: any free ports.")
+@click.option("--dashboard-port", type=int, metavar="PORT", help="Not available in this version.")
+@click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
+@click.option("--mesh-latency", type=Parsed("latency", parse_latency), help="1ms, 1ms~0.3ms, 1ms;r0-r1=20ms.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".tiedreq"),
+    show_default=True,
+    help="Where the cluster file is.",
+)
+@click.option("--engine", default="local", show_default=True, help="What runs the replicas.")
+@click.option(
+    "--drain-timeout",
+    type=DURATION,
+    default=format_duration(DRAIN_TIMEOUT_DEFAULT),
+    show_default=True,
+    help="How long running calls may take at the end.",
+)
+@click.option("--rate", type=float, metavar="CALLS_PER_S", help="Drive open-loop traffic against the demo.")
+@click.option("--policy", metavar="NAME", help=f"Of the traffic: {', '.join(POLICIES_READY)}. [default: tied]")
+@click.option(
+    "--backup-after",
+    type=DURATION,
+    help=f"When the traffic's backups go. [default: {format_duration(BACKUP_AFTER_DEFAULT)}]",
+)
+@click.option("--duration", type=DURATION, help="End the traffic, and the cluster, after so long.")
+@click.option("--service", type=Parsed("law", parse_law), help="Of the demo's work: exp(10ms), const(5ms)*10@0.05, …")
+@click.option("--slow", type=Parsed("slow", parse_slow), multiple=True, metavar="I:FACTOR", help="Slow down replica I.")
+@click.option(
+    "--pause",
+    type=Parsed("pause", parse_pause),
+    multiple=True,
+    metavar="[I:]D@EVERY",
+    help="Stop the work at replica I (or each) for D, again and again.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the demo's work and the traffic.")
+@click.option("--json", "json_events", is_flag=True, help="Events on standard output, one JSON object a line.")
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> tuple[UpConfig, list[str]]:
+    """Start a cluster of replicas on this host and keep it up.
+
+    Once it is up, one line on standard output says so: ready N replicas state DIR. Then tiedreq.connect() finds it.
+    Ctrl-C or SIGTERM drains the replicas and ends; again, it ends at once.
+    """
+    try:
+        return _config(options), _notes(options)
+    except BadOption as error:
+        raise click.UsageError(str(error), context) from None
+
+
+def read_options(arguments: Sequence[str]) -> tuple[UpConfig, list[str]]:
+    """The configuration, and lines to show on standard error.
+
+    Raises ``click.ClickException`` with exit code 2 for what can't be understood, and ``click.exceptions.Exit`` after
+    ``--help``.
+    """
+    with command.make_context("cluster.up", list(arguments)) as context:
+        result: tuple[UpConfig, list[str]] = command.invoke(context)
+        return result
+
+
+def _config(options: dict[str, Any]) -> UpConfig:
+    return UpConfig(
+        demo=DemoOptions(service=options["service"], slow=options["slow"], pause=options["pause"]),
+        traffic=_traffic(options),
+        **{
+            name: options[name]
+            for name in (
+                "replicas slots app host port mesh_latency state_dir engine drain_timeout seed json_events".split()
+            )
+        },
+    )
+
+
+def _traffic(options: dict[str, Any]) -> TrafficOptions | None:
+    given = {name: options[name] for name in _TRAFFIC_ALONE if options[name] is not None}
+    if options["rate"] is not None:
+        return TrafficOptions(rate=options["rate"], **given)
+    if given:
+        raise BadOption(f"{', '.join(given).replace('_', '-')}: for traffic only, and --rate is not given")
+    return None
+
+
+def _notes(options: dict[str, Any]) -> list[str]:
+    if options["dashboard_port"] is None or options["no_dashboard"]:
+        return []
+    return ["--dashboard-port: this version has no dashboard, it comes in a later one"]
