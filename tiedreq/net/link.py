@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from random import Random, SystemRandom
 
@@ -21,14 +21,16 @@ import trio
 
 from tiedreq.core import link_commands as commands
 from tiedreq.core import link_events as events
-from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.errors import BadOption, RemoteViolation, UsageError
 from tiedreq.core.link import Admit, LinkCore
 from tiedreq.core.link_options import Authenticator, LinkSide
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Hello, Message, Welcome
 from tiedreq.core.types import CopyId
 from tiedreq.errors import AuthRefused, ConnectError, VersionMismatch
+from tiedreq.net.alarm import Alarm
 from tiedreq.net.bell import Bell
+from tiedreq.net.edge import no_groups
 from tiedreq.net.frames import FrameDecoder
 from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkStatistics, LinkUp
 from tiedreq.net.outbox import Outbox
@@ -54,7 +56,12 @@ class Link:
     """One side of one link. Made by ``dialed_link`` and ``accepted_link``; ``run_…`` runs in the owner's nursery."""
 
     def __init__(
-        self, core: LinkCore, owner: LinkOwner, options: LinkOptions, welcome: Callable[[], Welcome], label: str
+        self,
+        core: LinkCore,
+        owner: LinkOwner,
+        options: LinkOptions,
+        welcome: Callable[[], Welcome] | None,
+        label: str,
     ) -> None:
         self.label = label
         self.when_full = options.when_full
@@ -65,12 +72,12 @@ class Link:
         self._owner = owner
         self._options = options
         self._make_welcome = welcome
-        self._outbox = _closed_outbox(options)
+        self._outbox = Outbox(options.outbox, options.wire)
+        self._outbox.close()
         self._up_id = 0
         self._scope: trio.CancelScope | None = None  # of the dial or the connection
         self._moved = Bell()
-        self._timer = Bell()
-        self._timer_at: float | None = None
+        self._alarm = Alarm(lambda: core.wake_at, lambda: self._step(events.TimePassed()))
         self._pending: deque[events.LinkEvent] = deque()
         self._stepping = False
         self._close_words = (_CLOSE_CODE_OTHERWISE, "")
@@ -103,17 +110,17 @@ class Link:
     @property
     def round_trip(self) -> float | None:
         """Smoothed mean, in seconds; None while unknown."""
-        return self._core.round_trip.mean if self._core.round_trip is not None else None
+        return None if (measured := self._core.round_trip) is None else measured.mean
 
     @property
     def round_trip_deviation(self) -> float | None:
         """Smoothed mean deviation of the round trip, in seconds; None while unknown."""
-        return self._core.round_trip.deviation if self._core.round_trip is not None else None
+        return None if (measured := self._core.round_trip) is None else measured.deviation
 
     @property
     def round_trip_min(self) -> float | None:
         """The least round trip of this connection, in seconds; None while unknown."""
-        return self._core.round_trip.minimum if self._core.round_trip is not None else None
+        return None if (measured := self._core.round_trip) is None else measured.minimum
 
     @property
     def messages_waiting(self) -> int:
@@ -179,35 +186,44 @@ class Link:
 
     async def run_dialer(self, connect: Connect) -> None:
         """Keep the link up until it is closed, or refused for good with ``retry_refused`` off (see ``last_error``)."""
+        if self._over():
+            return
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_time)
+            async with _helpers() as nursery:
+                nursery.start_soon(self._alarm.run)
                 self._step(events.LinkWanted())
-                while self._core.state is not LinkState.CLOSED:
+                while not self._over():
                     if self._core.state is LinkState.DIALING:
                         await self._dial(connect, self._core.epoch)
                     else:
                         await self._moved.wait()
-                nursery.cancel_scope.cancel()
         finally:
             self.close()
 
     async def run_accepted(self, transport: Transport) -> None:
         """Serve one accepted connection until it ends."""
+        if self._over():
+            return
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_time)
+            async with _helpers() as nursery:
+                nursery.start_soon(self._alarm.run)
                 await self._run_connection(transport, 0)
-                nursery.cancel_scope.cancel()
         finally:
             self.close()
+
+    def _over(self) -> bool:
+        return self._core.state is LinkState.CLOSED
 
     async def _dial(self, connect: Connect, epoch: int) -> None:
         with trio.CancelScope() as self._scope:
             try:
                 async with connect() as transport:
                     await self._run_connection(transport, epoch)
-            except ConnectError as error:
+            except UsageError:
+                raise
+            except Exception as error:
+                if not isinstance(error, ConnectError):
+                    _quiet.log("dial", logging.ERROR, "%s: dialing failed in an unexpected way", self, error=error)
                 self._step(events.DialFailed(epoch, str(error)))
 
     async def _run_connection(self, transport: Transport, epoch: int) -> None:
@@ -262,14 +278,6 @@ class Link:
             self._step(events.FrameArrived(epoch, *decoded))
         self._step(events.TransportLost(epoch, transport.closed_because or "the other side closed the connection"))
 
-    async def _keep_time(self) -> None:
-        while True:
-            wake_at = self._timer_at = self._core.wake_at
-            with trio.CancelScope(deadline=trio.current_time() + 1e6 if wake_at is None else wake_at):
-                await self._timer.wait()
-                continue
-            self._step(events.TimePassed())
-
     # ---- between the core and the world
 
     def _step(self, event: events.LinkEvent) -> None:
@@ -287,9 +295,7 @@ class Link:
                     self._moved.ring()
         finally:
             self._stepping = False
-        wake_at = self._core.wake_at
-        if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
-            self._timer.ring()
+        self._alarm.check()
 
     def _execute(self, command: commands.LinkCommand) -> None:
         match command:
@@ -298,6 +304,7 @@ class Link:
             case commands.Transmit(_, message):
                 self._outbox.put_link(message)
             case commands.TransmitWelcome():
+                assert self._make_welcome is not None  # a client sends none
                 self._outbox.put_link(self._make_welcome())
             case commands.AnnounceUp(epoch, peer, welcome, previous):
                 self._up_id = epoch
@@ -342,14 +349,13 @@ class Link:
             self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_SECONDS)
 
 
-def _closed_outbox(options: LinkOptions) -> Outbox:
-    outbox = Outbox(options.outbox, options.wire)
-    outbox.close()
-    return outbox
-
-
-def _no_welcome() -> Welcome:
-    raise AssertionError("a client's link sends no Welcome")
+@asynccontextmanager
+async def _helpers() -> AsyncIterator[trio.Nursery]:
+    """A nursery for tasks that end with the block; what the block raises comes out as it is."""
+    with no_groups():
+        async with trio.open_nursery() as nursery:
+            yield nursery
+            nursery.cancel_scope.cancel()
 
 
 def dialed_link(
@@ -374,10 +380,16 @@ def dialed_link(
         raise BadOption("a replica that dials needs welcome=")
     _check(side)
     core = LinkCore(
-        side, options.timing, authenticator, rng or SystemRandom(), _link_ids.__next__,
-        dialing=True, expected_name=expected_name, retry_refused=retry_refused
-    )  # fmt: skip
-    return Link(core, owner, options, welcome or _no_welcome, label)
+        side,
+        options.timing,
+        authenticator,
+        rng or SystemRandom(),
+        _link_ids.__next__,
+        dialing=True,
+        expected_name=expected_name,
+        retry_refused=retry_refused,
+    )
+    return Link(core, owner, options, welcome, label)
 
 
 def accepted_link(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-
-import trio
+import time
 
 
 class QuietLog:
     """Writes to ``logger``, per ``kind`` at most ``lines_max`` lines in ``window`` seconds.
 
-    The first line after a full window says how many were left out. Call it inside a Trio run. ``kind`` must come from a
-    fixed set: nothing that a peer chooses.
+    The first line after a full window says how many were left out. ``kind`` must come from a fixed set: nothing that
+    a peer chooses.
     """
 
     def __init__(self, logger: logging.Logger, *, lines_max: int = 5, window: float = 10.0) -> None:
@@ -22,7 +21,7 @@ class QuietLog:
 
     def log(self, kind: str, level: int, text: str, *arguments: object, error: BaseException | None = None) -> None:
         """Write ``text % arguments``, with the traceback of ``error``, unless this kind has had its share."""
-        now = trio.current_time()
+        now = time.monotonic()  # real time: people read the log, whatever clock Trio runs on
         since, count = self._kinds.get(kind, (now, 0))
         left_out = 0
         if now - since >= self._window:

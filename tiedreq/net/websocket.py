@@ -139,9 +139,9 @@ class WebsocketTransport:
         """See ``Transport.aclose``."""
         try:
             with trio.CancelScope(deadline=trio.current_time() + CLOSE_SECONDS, shield=True):
-                if not self._torn:
-                    await self._connection.aclose(code, reason)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, LocalProtocolError):
+                if not self._torn:  # without a reader nobody would see the other side's close
+                    await self._reader.unless_finished(lambda: self._connection.aclose(code, reason))
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, LocalProtocolError):
             pass  # it is closed, which is all we want
         finally:
             self.abort()
