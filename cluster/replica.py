@@ -17,9 +17,7 @@ import errno
 import functools
 import logging
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
@@ -33,13 +31,14 @@ from tiedreq.errors import BadOption
 from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import parse_url
 from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.runner import drain_on_signals, end_within
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec, parse_latency
 
 STATUS_SECONDS = 1.0
 STATUS_SECONDS_UNLINKED = 0.05
 LAST_SECONDS = 2.0
-"""After the launcher is gone, or a drain has taken its time, for how long tidying up may go on."""
+"""After the launcher is gone, for how long tidying up may go on."""
 
 
 def main() -> int:
@@ -70,13 +69,15 @@ async def _run(spec: ReplicaSpec, service: Service, commands: int, answers: int,
         except Exception as error:
             await sender.send(_start_failure(error, spec))
             return 1
-        nursery.start_soon(_obey, lines, handle, sender, nursery.cancel_scope)
-        nursery.start_soon(_drain_on_signal, handle, spec.drain_timeout)
-        nursery.start_soon(_report, handle, sender)
         port = parse_url(handle.url).address.port
         await sender.send({"event": "ready", "url": handle.url, "port": port, "pid": os.getpid()})
+        reports = Reports(handle, sender)
+        reports.peers = len(spec.peers) - 1 if spec.peers else None
+        nursery.start_soon(_obey, lines, handle, reports, nursery.cancel_scope)
+        nursery.start_soon(drain_on_signals, handle, spec.drain_timeout)
+        nursery.start_soon(reports.run)
     with trio.move_on_after(LAST_SECONDS):
-        await sender.send({"event": "status", "status": handle.status()})
+        await reports.send()
     return 0
 
 
@@ -103,50 +104,50 @@ async def _serve(
     scope.cancel()
 
 
+class Reports:
+    """Tells the launcher how it goes: often until all links are up for the first time, then each second.
+
+    ``peers`` is how many links there are to be, None while that is not known.
+    """
+
+    def __init__(self, handle: ReplicaHandle, sender: LineSender) -> None:
+        self.peers: int | None = None
+        self._handle = handle
+        self._sender = sender
+
+    async def send(self) -> bool:
+        """Send one report; True when all links are up."""
+        status = self._handle.status()
+        await self._sender.send({"event": "status", "status": status})
+        return self.peers is not None and sum(link["up"] for link in status["links"].values()) >= self.peers
+
+    async def run(self) -> None:
+        """Send reports until cancelled."""
+        linked = False
+        while True:
+            linked = await self.send() or linked
+            await trio.sleep(STATUS_SECONDS if linked else STATUS_SECONDS_UNLINKED)
+
+
 async def _obey(
-    lines: AsyncIterator[dict[str, Any]], handle: ReplicaHandle, sender: LineSender, scope: trio.CancelScope
+    lines: AsyncIterator[dict[str, Any]], handle: ReplicaHandle, reports: Reports, scope: trio.CancelScope
 ) -> None:
     """Do what the launcher says; when it says no more, end at once."""
     async for message in lines:
         match message:
             case {"do": "peers", "peers": dict(peers)}:
                 handle.set_peers(peers)
+                reports.peers = len(peers) - 1
             case {"do": "mesh_latency", "spec": str(text)}:
                 handle.set_mesh_latency(parse_latency(text))
             case {"do": "status"}:
-                await sender.send({"event": "status", "status": handle.status()})
+                await reports.send()
             case {"do": "drain"}:
                 handle.drain()
             case _:
                 raise ValueError(f"unknown control message {str(message)[:200]}")
-    _end_within(LAST_SECONDS)
+    end_within(LAST_SECONDS)
     scope.cancel()
-
-
-async def _report(handle: ReplicaHandle, sender: LineSender) -> None:
-    """Tell the launcher how it goes: often until all links are up for the first time, then each second."""
-    linked = False
-    while True:
-        status = handle.status()
-        await sender.send({"event": "status", "status": status})
-        linked = linked or (bool(status["links"]) and all(link["up"] for link in status["links"].values()))
-        await trio.sleep(STATUS_SECONDS if linked else STATUS_SECONDS_UNLINKED)
-
-
-async def _drain_on_signal(handle: ReplicaHandle, drain_timeout: float) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            if handle.status()["draining"]:
-                os._exit(130)
-            handle.drain()
-            _end_within(drain_timeout + LAST_SECONDS)
-
-
-def _end_within(seconds: float) -> None:
-    """End this process by then even when a handler's thread can't be stopped."""
-    timer = threading.Timer(seconds, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
 
 
 def _start_failure(error: Exception, spec: ReplicaSpec) -> dict[str, Any]:

@@ -41,7 +41,7 @@ WORK = "work"
 MIX = "lookup and search"
 LOOKUPS = (
     "json.dumps json.loads os.path.join os.walk pathlib.Path pathlib.Path.glob collections.Counter heapq.heappush "
-    "random.Random statistics.median subprocess.run threading.Lock asyncio.run argparse.ArgumentParser shutil.copytree "
+    "random.Random statistics.median subprocess.run threading.Thread asyncio.run argparse.ArgumentParser shutil.copytree "
     "tempfile.mkstemp logging.getLogger csv.DictReader urllib.parse.urlsplit email.message.EmailMessage"
 ).split()
 SEARCHES = (

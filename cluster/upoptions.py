@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,35 +19,11 @@ from cluster.config import (
 )
 from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
+from tiedreq.params import DURATION, Parsed
 from tiedreq.slowness import parse_pause, parse_slow
-from tiedreq.units import format_duration, parse_duration, parse_latency
-
-if TYPE_CHECKING:
-    ParamType = click.ParamType[Any]
-else:  # older ones take no type argument
-    ParamType = click.ParamType
+from tiedreq.units import format_duration, parse_latency
 
 _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
-
-
-class Parsed(ParamType):
-    """An option whose text is read by one of the library's parsers, so that it is refused in the same words."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except BadOption as error:
-            self.fail(str(error), param, ctx)
-
-
-DURATION = Parsed("duration", parse_duration)
 
 
 @click.command(
