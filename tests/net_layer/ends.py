@@ -22,7 +22,7 @@ from tiedreq.wire.proof import TokenAuthenticator
 CLIENT = LinkSide("shop", "client", "", 7)
 REPLICA_A = LinkSide("shop", "replica", "a", 11)
 REPLICA_B = LinkSide("shop", "replica", "b", 12)
-WELCOME = Welcome(slots=4, draining=False, payload_bytes_max=1_000_000, methods=())
+WELCOME = Welcome(slots=4, draining=False, payload_bytes_max=10_000_000, methods=())
 TOKEN = TokenAuthenticator(b"a token of sixteen bytes")
 LIMITS = WireLimits()
 LOAD = Load(0, 4, 1, 0.0)

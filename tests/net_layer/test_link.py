@@ -31,7 +31,7 @@ from tiedreq.core.link_options import LinkSide, LinkTiming
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Message, MethodInfo, Result, Started, Submit, Welcome
 from tiedreq.core.types import UNTIED, CopyKind
-from tiedreq.errors import AuthRefused, ConnectError, VersionMismatch
+from tiedreq.errors import AuthRefused, ConnectError, TooLarge, VersionMismatch
 from tiedreq.net.link import Link, LinkOptions, accepted_link
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.quiet import QuietLog
@@ -221,10 +221,10 @@ class TestMessages:
             assert not pair.ours.downs
 
     async def test_too_large_is_refused_at_the_sender(self, world: World) -> None:
-        options = LinkOptions(wire=WireLimits(message_bytes_max=2**20, payload_bytes_max=1024))
-        async with connected(world, options=options) as pair:
-            with pytest.raises(BadOption, match="at most"):
-                pair.link.send(reply(1, 2 * MB))
+        async with connected(world) as pair:
+            for link in (pair.link, pair.accepted):
+                with pytest.raises(TooLarge, match="at most"):
+                    link.send(reply(1, WELCOME.payload_bytes_max + 200_000))
             assert pair.link.send(cancel(1))
             await pair.theirs.until(lambda: pair.theirs.messages)
 

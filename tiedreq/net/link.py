@@ -140,7 +140,7 @@ class Link:
     def send(self, message: Message) -> bool:
         """Let ``message`` be written soon; False when the link is down or its outbox is full (``when_full``).
 
-        Raises ``BadOption`` for a message that no other side would take: nothing was sent.
+        Raises ``UsageError`` (``BadOption``, ``TooLarge``) for a message that the other side would refuse.
         """
         if not self._up_id:
             return False
@@ -305,12 +305,16 @@ class Link:
                 self._outbox.put_link(message)
             case commands.TransmitWelcome():
                 assert self._make_welcome is not None  # a client sends none
-                self._outbox.put_link(self._make_welcome())
-            case commands.AnnounceUp(epoch, peer, welcome, previous):
+                welcome = self._make_welcome()
+                self._outbox.put_link(welcome)
+                self._outbox.agree(welcome.payload_bytes_max)  # unless the other side's own says otherwise
+            case commands.AnnounceUp(epoch, peer, peer_welcome, previous):
                 self._up_id = epoch
                 self.last_error = None
                 self.statistics.times_up += 1
-                self._tell(lambda: self._owner.on_up(self, LinkUp(epoch, peer, welcome, previous)))
+                if peer_welcome is not None:
+                    self._outbox.agree(peer_welcome.payload_bytes_max)
+                self._tell(lambda: self._owner.on_up(self, LinkUp(epoch, peer, peer_welcome, previous)))
             case commands.AnnounceDown(epoch, code, reason, by_peer):
                 self._up_id = 0
                 self.statistics.times_down += 1

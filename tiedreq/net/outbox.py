@@ -19,10 +19,17 @@ import trio
 from tiedreq.core.errors import BadOption
 from tiedreq.core.messages import Chunk, Goodbye, Message, Next, Started, Submit
 from tiedreq.core.types import CopyId
+from tiedreq.errors import TooLarge
 from tiedreq.net.bell import Bell
 from tiedreq.wire.chunks import abandoned, split
 from tiedreq.wire.codec import encode_message, join_frame
-from tiedreq.wire.limits import FRAME_MESSAGES_MAX, FRAME_SPLIT_BYTES, WireLimits
+from tiedreq.wire.limits import (
+    FRAME_MESSAGES_MAX,
+    FRAME_SPLIT_BYTES,
+    MESSAGE_BYTES_BESIDE_PAYLOAD,
+    WireLimits,
+    chunk_bytes_sent_max,
+)
 
 _LINK_MESSAGES_MAX = 64
 _UNDER_WAY_MAX = 4
@@ -68,6 +75,9 @@ class Outbox:
         self.closed = False
         self._limits = limits
         self._wire_limits = wire_limits
+        self._message_bytes_max = 0
+        self._under_way_bytes_max = 0
+        self.agree(wire_limits.payload_bytes_max)
         self._bell = Bell()
         self._link_lane: deque[bytes] = deque()
         self._abandoned: deque[bytes] = deque()
@@ -84,19 +94,26 @@ class Outbox:
             len(self._link_lane) + len(self._abandoned) + self.small_messages + len(self._bulk) + len(self._under_way)
         )
 
+    def agree(self, payload_bytes_max: int) -> None:
+        """The Welcome of this connection said how large a payload may be: sizes of messages follow from that."""
+        self._message_bytes_max = payload_bytes_max + MESSAGE_BYTES_BESIDE_PAYLOAD
+        self._under_way_bytes_max = chunk_bytes_sent_max(payload_bytes_max)
+
     # ---- filling
 
     def put(self, message: Message) -> bool:
         """Let ``message`` wait; False when there is no room, or nothing is written any more.
 
-        Raises ``BadOption`` when it can't be encoded or no other side would take it.
+        Raises ``UsageError``: ``BadOption`` when it can't be encoded, ``TooLarge`` when the other side would not take
+        it.
         """
         if self.closed:
             return False
         encoded = encode_message(message)
         size = len(encoded)
-        if size > self._wire_limits.message_bytes_max:
-            raise BadOption(f"{type(message).__name__} of {size} bytes; {self._wire_limits.message_bytes_max} at most")
+        if size > self._message_bytes_max:
+            text = f"{type(message).__name__} of {size} bytes; the other side takes {self._message_bytes_max} at most"
+            raise TooLarge(text, limit=self._message_bytes_max, field="message")
         if not self._fits(size):
             return False
         waiting = _Waiting(message, encoded)
@@ -270,7 +287,7 @@ class Outbox:
     def _other_side_takes(self, waiting: _Waiting) -> bool:
         """Messages under way at the same time stay within what the other side keeps of unfinished ones."""
         under_way = sum(len(other.encoded) for other in self._under_way)
-        return under_way + len(waiting.encoded) <= self._wire_limits.chunk_total_bytes_max
+        return not under_way or under_way + len(waiting.encoded) <= self._under_way_bytes_max
 
     @property
     def _chunk_data_bytes(self) -> int:

@@ -267,9 +267,11 @@ def _refusal(error: Exception | None) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    """The innermost single cause: what the operating system or TLS said."""
-    while error.__cause__ is not None and not isinstance(error.__cause__, BaseExceptionGroup):
-        error = error.__cause__
+    """The innermost causes, each once: what the operating system or TLS said."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(map(_in_words, error.exceptions)))
+    if error.__cause__ is not None:
+        return _in_words(error.__cause__)
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
         return error.strerror
     return str(error) or type(error).__name__
