@@ -1,0 +1,339 @@
+"""A caller of the simulated world: executes what its calls' CallCores command, and decides nothing.
+
+It does what a driver in a real process does: it keeps the table of replicas, turns messages into events, and wakes the
+calls that asked for that. A frozen caller does none of it; when it wakes, the input of the stall comes before timers.
+
+Not for what is called and when (``workload``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappush
+from random import Random
+from typing import Any, Protocol
+
+from tiedreq.core.call import CallCore, CallRequest, CallStats
+from tiedreq.core.call_table import CallState
+from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, SendCopy
+from tiedreq.core.events import (
+    CallerCancelled,
+    CallEvent,
+    CallRequested,
+    CopyEnded,
+    CopyStarted,
+    CopyUnsent,
+    FailureReceived,
+    LinkLost,
+    ReplicaAvailable,
+    ResultReceived,
+    TimePassed,
+)
+from tiedreq.core.limits import ClientLimits
+from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Goodbye, Report, Result, Started
+from tiedreq.core.picker import ReplicaTable, ReplicaView
+from tiedreq.core.policy import Policy
+from tiedreq.core.types import CallId, CopyId, Identity
+from tiedreq.sim.clock import NEVER, Clock, Entry
+from tiedreq.sim.network import Connection, Direction, Network, Opening, Parcel
+
+TIME_PASSED = TimePassed()
+CALL_REQUESTED = CallRequested()
+STALE_MIN = 4_096
+"""So many timers of ended calls are left to run out before they are cleared away."""
+
+
+class OpenCall:
+    """A call that has no outcome yet. ``tag`` is the workload's own."""
+
+    __slots__ = ("core", "number", "outcome", "requested_at", "tag", "timer_at", "timers")
+
+    def __init__(self, number: int, core: CallCore, now: float, tag: Any) -> None:
+        self.number = number
+        self.core = core
+        self.requested_at = now
+        self.tag = tag
+        self.outcome: Outcome | None = None
+        self.timer_at = NEVER
+        self.timers = 0
+
+
+class Users(Protocol):
+    """Those who make the calls."""
+
+    def acceptable(self, caller: CallerNode, call: OpenCall, result: Result) -> bool:
+        """The verdict on an answer."""
+
+    def completed(self, caller: CallerNode, call: OpenCall, service_time: float) -> None:
+        """A call has its outcome. ``service_time`` of the answer that was taken, in seconds; 0 without one."""
+
+
+class CallerObserver(Protocol):
+    """Who wants to see every step of every call."""
+
+    def before_call(self, node: CallerNode, call: OpenCall, event: CallEvent) -> None:
+        """A core is about to take ``event``."""
+
+    def call(self, node: CallerNode, call: OpenCall, event: CallEvent, commands: list[CallCommand]) -> None:
+        """A core has taken ``event`` and answered with ``commands``, which are about to be executed."""
+
+
+class Views(Protocol):
+    """Who measures round trips."""
+
+    def connected(self, caller: str, view: ReplicaView) -> None:
+        """A caller has a new view of a replica."""
+
+
+class CallerNode:
+    """One client: its table of replicas, and its open calls by number."""
+
+    identity: Identity
+    table: ReplicaTable
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        users: Users,
+        views: Views,
+        rng: Random,
+        *,
+        limits: ClientLimits,
+        unsent: float,
+        observer: CallerObserver | None,
+        core: Callable[..., CallCore],
+    ) -> None:
+        self.name = name
+        self.alive = False
+        self.frozen = False
+        self.frozen_until = 0.0
+        self.generation = 0
+        self.calls: dict[int, OpenCall] = {}
+        self.stats = CallStats()
+        self.clock: Clock = network.clock
+        self._network = network
+        self._users = users
+        self._views = views
+        self._rng = rng
+        self._limits = limits
+        self._unsent = unsent
+        self._observer = observer
+        self._make_core = core
+        self._links: dict[int, Direction] = {}
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+        self._stale = 0
+        self._timer_due_action = self._timer_due
+
+    # ---- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a new process: a new nonce, nothing known."""
+        self.identity = Identity(self.name, self._rng.getrandbits(64))
+        self.table = ReplicaTable(self._rng)
+        self.generation += 1
+        self.alive = True
+        self.frozen = False
+
+    def crash(self) -> list[OpenCall]:
+        """End at once. Returns the calls that will never have an outcome."""
+        self.alive = False
+        self.frozen = False
+        lost = list(self.calls.values())
+        for call in lost:
+            self._stale += call.timers
+        self.calls.clear()
+        self._inbox.clear()
+        self._links.clear()
+        self._network.crashed(self)
+        return lost
+
+    def freeze(self, seconds: float) -> None:
+        """Stop everything for ``seconds``."""
+        until = self.clock.now + seconds
+        if not self.frozen or until > self.frozen_until:
+            self.frozen = True
+            self.frozen_until = until
+            self.clock.at(until, self._wake, self.generation)
+
+    def _wake(self, generation: int, _: None) -> None:
+        if generation != self.generation or not self.frozen or self.clock.now < self.frozen_until:
+            return
+        self.frozen = False
+        inbox, self._inbox = self._inbox, []
+        for handle, arguments in inbox:
+            handle(*arguments)
+
+    # ---- what users do ----------------------------------------------------------------------------------------
+
+    def call(
+        self, method: str, policy: Policy, timeout: float, *, idempotent: bool, payload: bytes = b"", tag: Any = None
+    ) -> OpenCall:
+        """Make a call with ``timeout`` seconds for its outcome."""
+        now = self.clock.now
+        self._number += 1
+        request = CallRequest(
+            CallId(self.identity.incarnation, self._number), method, idempotent, payload, policy, now + timeout
+        )
+        core = self._make_core(request, self.table, self.stats, rounds_max=self._limits.rounds_max)
+        call = OpenCall(self._number, core, now, tag)
+        self.calls[call.number] = call
+        self._step(call, CALL_REQUESTED)
+        return call
+
+    def cancel(self, call: OpenCall) -> None:
+        """The user no longer wants the call."""
+        if call.outcome is None and call.number in self.calls:
+            if self.frozen:
+                self._inbox.append((self.cancel, (call,)))
+            else:
+                self._step(call, CallerCancelled())
+
+    # ---- input ------------------------------------------------------------------------------------------------
+
+    def receive(self, link: int, message: Parcel) -> None:
+        """A message arrived over one of this caller's connections."""
+        if self.frozen:
+            self._inbox.append((self.receive, (link, message)))
+            return
+        kind = type(message)
+        if kind is Started or kind is Result or kind is Ended or kind is Failed:
+            self._about_copy(link, message)  # type: ignore[arg-type]  # as told by ``kind``, which is fast
+        elif isinstance(message, Opening):
+            self._opened(link, message)
+        elif isinstance(message, Goodbye):
+            self._network.said_goodbye(link, self)
+        elif isinstance(message, Report):
+            view = self.table.get(link)
+            if view is not None:
+                view.notice_latencies = dict(message.notice_latencies)
+        else:
+            assert isinstance(message, Draining), f"a caller was sent {message}"
+            view = self.table.get(link)
+            if view is not None:
+                view.draining = True
+
+    def _about_copy(self, link: int, message: Started | Result | Ended | Failed) -> None:
+        view = self.table.get(link)
+        load, copy = message.load, message.copy
+        if view is not None and load is not None:
+            view.take_load(load, self.clock.now)
+        call = self.calls.get(copy.number)
+        if call is None or copy.client != self.identity.incarnation:
+            return
+        kind = type(message)
+        if kind is Started:
+            self._step(call, CopyStarted(link, copy))
+        elif isinstance(message, Result):
+            acceptable = self._users.acceptable(self, call, message)
+            self._step(call, ResultReceived(link, copy, acceptable), message.service_time)
+        elif isinstance(message, Ended):
+            self._step(call, CopyEnded(link, copy, message.state, message.cause, message.retry_after))
+        elif isinstance(message, Failed):
+            event = FailureReceived(link, copy, message.code, message.message, message.details, message.retryable)
+            self._step(call, event)
+
+    def _opened(self, link: int, opening: Opening) -> None:
+        connection = opening.connection
+        self._links[link] = connection.dialer.outgoing
+        view = ReplicaView(link, connection.acceptor.identity, opening.welcome)
+        self.table.add(view)
+        self._views.connected(self.name, view)
+        for call in list(self.calls.values()):
+            self._step(call, ReplicaAvailable())
+
+    def accepted(self, connection: Connection) -> None:
+        """Callers dial and are never dialed."""
+        raise AssertionError(f"{self.name} was dialed")
+
+    def lost(self, link: int) -> None:
+        """This end has learnt that a connection is gone."""
+        if self.frozen:
+            self._inbox.append((self.lost, (link,)))
+            return
+        if self._links.pop(link, None) is None:
+            return
+        self.table.remove(link)
+        for call in list(self.calls.values()):
+            self._step(call, LinkLost(link))
+
+    # ---- the core ---------------------------------------------------------------------------------------------
+
+    def _step(self, call: OpenCall, event: CallEvent, service_time: float = 0.0) -> None:
+        core = call.core
+        if self._observer is None:
+            commands = core.step(event, self.clock.now)
+        else:
+            self._observer.before_call(self, call, event)
+            commands = core.step(event, self.clock.now)
+            self._observer.call(self, call, event, commands)
+        if commands:
+            self._execute(call, commands, service_time)
+        if call.outcome is None:
+            wake_at = core.wake_at
+            if wake_at < call.timer_at:
+                self._set_timer(call, wake_at)
+
+    def _execute(self, call: OpenCall, commands: list[CallCommand], service_time: float) -> None:
+        links = self._links
+        unsent: list[CopyId] = []
+        for command in commands:
+            if type(command) is SendCopy:
+                direction = links.get(command.link)
+                if direction is None or (self._unsent and self._rng.random() < self._unsent):
+                    unsent.append(command.submit.copy)
+                else:
+                    direction.send(command.submit)
+            elif type(command) is CancelCopy:
+                direction = links.get(command.link)
+                if direction is not None:
+                    direction.send(Cancel(command.copy))
+            elif type(command) is CompleteCall:
+                self._complete(call, command.outcome, service_time)
+        for copy in unsent:
+            self._step(call, CopyUnsent(copy))
+
+    def _complete(self, call: OpenCall, outcome: Outcome, service_time: float) -> None:
+        if call.outcome is None:
+            call.outcome = outcome
+            self.calls.pop(call.number, None)
+            self._stale += call.timers
+            self._users.completed(self, call, service_time)
+
+    # ---- timers -----------------------------------------------------------------------------------------------
+
+    def _set_timer(self, call: OpenCall, when: float) -> None:
+        clock = self.clock
+        call.timer_at = when = max(when, clock.now)
+        call.timers += 1
+        heappush(clock.entries, (when, clock.number(), self._timer_due_action, call, self.generation))
+        if self._stale > STALE_MIN and 2 * self._stale > len(clock.entries):
+            self._stale = 0
+            clock.forget(self._is_stale)
+
+    def _is_stale(self, entry: Entry) -> bool:
+        return entry[2] == self._timer_due_action and entry[3].outcome is not None
+
+    def _timer_due(self, call: OpenCall, generation: int) -> None:
+        if call.outcome is not None or generation != self.generation:
+            self._stale -= 1
+            return
+        call.timers -= 1
+        now = self.clock.now
+        if now != call.timer_at:
+            return
+        call.timer_at = NEVER
+        if self.frozen:
+            self._set_timer(call, self.frozen_until)
+        elif call.core.wake_at <= now:
+            self._step(call, TIME_PASSED)
+        else:
+            self._set_timer(call, call.core.wake_at)
+
+    def open_states(self) -> dict[CallState, int]:
+        """How many open calls are in each state."""
+        counts: dict[CallState, int] = {}
+        for call in self.calls.values():
+            counts[call.core.state] = counts.get(call.core.state, 0) + 1
+        return counts

@@ -1,0 +1,183 @@
+"""One searching run: from a seed to a verdict.
+
+First the safety phase: calls are made and faults strike. Then faults stop, everything is mended, no more calls are
+made, and everything must drain; what does not is told by ``World.pending``. Checkers watch throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from tiedreq.core.call import CallCore, CallStats
+from tiedreq.core.errors import TiedreqError
+from tiedreq.core.replica import ReplicaCore
+from tiedreq.core.replica_stats import ReplicaStats
+from tiedreq.sim.checker import Violation
+from tiedreq.sim.clock import SimulationError
+from tiedreq.sim.faults import Faults
+from tiedreq.sim.options import SimOptions
+from tiedreq.sim.traffic import Traffic
+from tiedreq.sim.watch import Watch
+from tiedreq.sim.workload import ClosedLoop, Counts, OpenLoop
+from tiedreq.sim.world import World, stream
+
+SAFETY_STEPS = 50
+"""How often the safety phase is looked at to see whether all calls have been made."""
+DRAIN_STEP = 0.25
+DRAIN_MAX = 60.0
+"""Seconds of virtual time that draining may take beyond the longest timeout and the life of a marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run showed. ``digest`` is the hash of its trace, ``lines`` the transcript if it was kept."""
+
+    options: SimOptions
+    violations: tuple[Violation, ...]
+    digest: str
+    steps: int
+    seconds: float
+    counts: Counts
+    faults: dict[str, int]
+    lost_messages: int
+    counters: dict[str, float]
+    sizes: dict[str, int]
+    lines: list[str] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """True when no invariant was broken and everything drained."""
+        return not self.violations
+
+    def summary(self) -> str:
+        """One line."""
+        faults = sum(self.faults.values())
+        return (
+            f"seed {self.options.seed}: {self.counts.calls} calls, {self.counts.executions} executions, "
+            f"{faults} faults, {self.steps} steps, {self.seconds:.2f} s, hash {self.digest}"
+        )
+
+
+def run_seed(
+    seed: int,
+    *,
+    keep: bool = False,
+    replica_core: Callable[..., ReplicaCore] = ReplicaCore,
+    call_core: Callable[..., CallCore] = CallCore,
+) -> RunResult:
+    """Run the options that belong to ``seed``."""
+    return run(SimOptions.draw(seed), keep=keep, replica_core=replica_core, call_core=call_core)
+
+
+def run(
+    options: SimOptions,
+    *,
+    keep: bool = False,
+    replica_core: Callable[..., ReplicaCore] = ReplicaCore,
+    call_core: Callable[..., CallCore] = CallCore,
+) -> RunResult:
+    """Run ``options`` to the end or to the first violation. ``keep`` the transcript, which costs time and memory."""
+    return _Run(options, keep, replica_core, call_core).result()
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(
+        self,
+        options: SimOptions,
+        keep: bool,
+        replica_core: Callable[..., ReplicaCore],
+        call_core: Callable[..., CallCore],
+    ) -> None:
+        slowed: dict[str, float] = {}
+        seed = options.seed
+        self.options = options
+        self.watch = Watch(keep=keep)
+        self.traffic = Traffic(options.traffic, options.world.methods, stream(seed, "traffic"), slowed)
+        self.world = World(
+            options.world,
+            self.traffic,
+            seed=seed,
+            observer=self.watch,
+            replica_core=replica_core,
+            call_core=call_core,
+        )
+        self.watch.clock = self.world.clock
+        self.faults = Faults(self.world, options.faults, self.world.random("faults"), slowed)
+        self.loop = self._loop()
+
+    def _loop(self) -> OpenLoop | ClosedLoop:
+        traffic, make = self.options.traffic, self.traffic.make_any
+        if traffic.workers:
+            return ClosedLoop(self.world, self.traffic, make, workers=traffic.workers, calls=traffic.calls)
+        return OpenLoop(self.world, make, self.world.random("arrivals"), rate=traffic.rate, calls=traffic.calls)
+
+    def result(self) -> RunResult:
+        """Run both phases."""
+        violations = self.watch.checkers.violations
+        try:
+            self._safety()
+            if not violations:
+                self._drain()
+        except (TiedreqError, SimulationError, AssertionError, ArithmeticError, LookupError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            violations.append(Violation("raised", "a core or its driver", reason, self.world.clock.now))
+        return self._finished(violations)
+
+    def _safety(self) -> None:
+        self.world.start()
+        self.loop.start()
+        self.faults.start()
+        clock, broken = self.world.clock, self.watch.checkers.violations
+        end = clock.now + self.options.seconds
+        while not broken and clock.now < end and not self.loop.idle:
+            clock.run(min(end, clock.now + self.options.seconds / SAFETY_STEPS))
+        self.loop.stop()
+
+    def _drain(self) -> None:
+        """Let everything come to rest, or report what does not."""
+        world, checkers = self.world, self.watch.checkers
+        clock, limits = world.clock, self.options.world.replica_limits
+        self.faults.stop()
+        end = clock.now + max(self.options.traffic.timeouts) + limits.marker_age_max + DRAIN_MAX
+        pending = world.pending()
+        while pending is not None and not checkers.violations and clock.now < end:
+            clock.run(clock.now + DRAIN_STEP)
+            pending = world.pending()
+        if checkers.violations:
+            return
+        if pending is not None:
+            checkers.violations.append(Violation("L1", "the world", f"does not drain: {pending}", clock.now))
+        else:
+            checkers.on_quiescent([replica.core for replica in world.replicas.values()], [], clock.now)
+
+    def _finished(self, violations: list[Violation]) -> RunResult:
+        world, trace = self.world, self.watch.trace
+        counters: dict[str, float] = {}
+        for replica in world.replicas.values():
+            _add(counters, replica.core.stats)
+        for caller in world.callers.values():
+            _add(counters, caller.stats)
+        return RunResult(
+            options=self.options,
+            violations=tuple(violations),
+            digest=trace.digest,
+            steps=trace.steps,
+            seconds=world.clock.now,
+            counts=self.traffic.counts,
+            faults=self.faults.counts,
+            lost_messages=world.network.lost_messages,
+            counters=counters,
+            sizes=world.sizes(),
+            lines=trace.lines,
+        )
+
+
+def _add(counters: dict[str, float], stats: ReplicaStats | CallStats) -> None:
+    """Add one core's counters to the sums by name; replicas that are gone took theirs with them."""
+    for item in fields(stats):
+        value = getattr(stats, item.name)
+        if isinstance(value, int | float):
+            counters[item.name] = counters.get(item.name, 0) + value

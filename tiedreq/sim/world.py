@@ -1,0 +1,235 @@
+"""A world: replicas and callers on a network in virtual time. The cores in it are those of production.
+
+It is built from options and a seed; every random number comes from that seed. Broken cores can be put in place of the
+right ones (``replica_core``, ``call_core``), to see whether anything notices.
+
+Not for load (``workload``) nor for faults by plan (``faults``), though it has the verbs that both use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from tiedreq.core.call import CallCore
+from tiedreq.core.checks import check_count, check_number
+from tiedreq.core.errors import BadOption
+from tiedreq.core.limits import ClientLimits, ReplicaLimits
+from tiedreq.core.replica import HeldMethod, ReplicaCore
+from tiedreq.core.types import MethodInfo
+from tiedreq.sim.caller_node import CallerNode, CallerObserver, OpenCall, Users
+from tiedreq.sim.clock import Clock, SimulationError
+from tiedreq.sim.meter import Meter
+from tiedreq.sim.network import Network, NetworkObserver, NetworkOptions
+from tiedreq.sim.replica_node import Handlers, ReplicaNode, ReplicaObserver
+
+CONNECTING_MAX = 60.0
+METHOD = HeldMethod(MethodInfo("work", True, True, 86_400.0), None)
+
+
+class Observer(ReplicaObserver, CallerObserver, NetworkObserver, Protocol):
+    """Who sees everything: transcripts, checkers."""
+
+
+class Load(Handlers, Users, Protocol):
+    """What callers ask for and what replicas do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """What a world consists of. Durations are seconds.
+
+    ``replicas`` are named r0, r1 …, ``callers`` c0, c1 …. A copy finds its outbox full with the probability
+    ``unsent``. Links are measured every ``measure_interval``, and ``warm_up`` times when they are new.
+    """
+
+    replicas: int = 3
+    slots: int = 2
+    callers: int = 1
+    methods: tuple[HeldMethod, ...] = (METHOD,)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    replica_limits: ReplicaLimits = field(default_factory=ReplicaLimits)
+    client_limits: ClientLimits = field(default_factory=ClientLimits)
+    unsent: float = 0.0
+    measure_interval: float = 0.5
+    warm_up: int = 16
+
+    def __post_init__(self) -> None:
+        check_count("replicas", self.replicas, 1, 1_000)
+        check_count("slots", self.slots, 1, 1_000)
+        check_count("callers", self.callers, 1, 1_000)
+        check_count("warm_up", self.warm_up, 1, 1_000)
+        check_number("unsent", self.unsent, 0.0, 1.0)
+        check_number("measure_interval", self.measure_interval, 0.001, 86_400.0, "seconds")
+        if not self.methods:
+            raise BadOption("methods: a replica without a method has nothing to do")
+
+
+def stream(seed: int | str, purpose: str) -> Random:
+    """Random numbers for one purpose: one more draw for it changes nothing for any other."""
+    return Random(f"{seed}/{purpose}")
+
+
+class World:
+    """Replicas and callers by name, their network and their clock."""
+
+    def __init__(
+        self,
+        options: WorldOptions,
+        load: Load,
+        *,
+        seed: int | str,
+        observer: Observer | None = None,
+        replica_core: Callable[..., ReplicaCore] = ReplicaCore,
+        call_core: Callable[..., CallCore] = CallCore,
+    ) -> None:
+        self.options = options
+        self.seed = seed
+        self.observer = observer
+        self.clock = Clock()
+        self.network = Network(self.clock, options.network, self.random("network"), observer)
+        self.replicas: dict[str, ReplicaNode] = {}
+        self.callers: dict[str, CallerNode] = {}
+        self.meter = Meter(self, self.random("meter"), interval=options.measure_interval, warm_up=options.warm_up)
+        for index in range(options.replicas):
+            name = f"r{index}"
+            self.replicas[name] = ReplicaNode(
+                name,
+                self.network,
+                load,
+                self.random(name),
+                methods=options.methods,
+                slots=options.slots,
+                limits=options.replica_limits,
+                observer=observer,
+                core=replica_core,
+            )
+        for index in range(options.callers):
+            name = f"c{index}"
+            self.callers[name] = CallerNode(
+                name,
+                self.network,
+                load,
+                self.meter,
+                self.random(name),
+                limits=options.client_limits,
+                unsent=options.unsent,
+                observer=observer,
+                core=call_core,
+            )
+
+    def random(self, purpose: str) -> Random:
+        """This world's random numbers for one purpose."""
+        return stream(self.seed, purpose)
+
+    def node(self, name: str) -> ReplicaNode | CallerNode:
+        """The node of that name."""
+        return self.replicas[name] if name in self.replicas else self.callers[name]
+
+    # ---- verbs ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every node, connect each pair (the lower name dials), and let time pass until all are connected."""
+        replicas, callers = list(self.replicas.values()), list(self.callers.values())
+        for replica in replicas:
+            replica.start()
+        for caller in callers:
+            caller.start()
+        for index, dialer in enumerate(replicas):
+            for acceptor in replicas[index + 1 :]:
+                self.network.connect(dialer, acceptor)
+        for caller in callers:
+            for replica in replicas:
+                self.network.connect(caller, replica)
+        while self.unconnected() is not None:
+            if self.clock.now > CONNECTING_MAX or not len(self.clock):
+                raise SimulationError(f"not connected after {self.clock.now:g} s: {self.unconnected()}")
+            self.clock.run(self.clock.next_at)
+        self.meter.start()
+
+    def unconnected(self) -> str | None:
+        """A live pair of nodes that is not connected, or None."""
+        for replica in self.replicas.values():
+            connected = replica.peers.values()
+            for name, other in self.replicas.items():
+                if replica.alive and other.alive and other is not replica and name not in connected:
+                    return f"{replica.name} and {name}"
+        for caller in self.callers.values():
+            known = {view.name for view in caller.table.views()} if caller.alive else set(self.replicas)
+            for name, replica in self.replicas.items():
+                if replica.alive and name not in known:
+                    return f"{caller.name} and {name}"
+        return None
+
+    def crash(self, name: str) -> None:
+        """End a replica at once."""
+        self._tell("crash", name, str(self.replicas[name].identity))
+        self.replicas[name].crash()
+
+    def crash_caller(self, name: str) -> list[OpenCall]:
+        """End a caller at once. Returns its open calls, which have no outcome any more."""
+        self._tell("crash", name, str(self.callers[name].identity))
+        return self.callers[name].crash()
+
+    def restart(self, name: str) -> None:
+        """Start a node that has ended, as a new incarnation."""
+        node = self.node(name)
+        assert not node.alive, f"{name} is alive"
+        node.start()
+        self._tell("restart", name, str(node.identity))
+        self.network.revived(node)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """Stop a node for a while."""
+        node = self.node(name)
+        self._tell("freeze", name, f"{seconds:.6f} s")
+        node.freeze(seconds)
+
+    def drain(self, name: str) -> None:
+        """Ask a replica for an orderly end."""
+        self._tell("drain", name, str(self.replicas[name].identity))
+        self.replicas[name].drain()
+
+    def _tell(self, what: str, node: str, detail: str) -> None:
+        if self.observer is not None:
+            self.observer.fault(what, node, detail)
+
+    # ---- looking ----------------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[str, int]:
+        """The length of every collection of every live core, summed by name over the nodes."""
+        total: dict[str, int] = {}
+        for replica in self.replicas.values():
+            if replica.alive:
+                for name, size in replica.core.sizes().items():
+                    total[name] = total.get(name, 0) + size
+        total["calls"] = sum(len(caller.calls) for caller in self.callers.values())
+        total["handlers"] = sum(len(replica.executions) for replica in self.replicas.values())
+        return total
+
+    def pending(self) -> str | None:
+        """Why the world is not at rest, in words; None when nothing is under way."""
+        for caller in self.callers.values():
+            for call in caller.calls.values():
+                return (
+                    f"{caller.name}: call {call.number} is {call.core.state.name}, requested at {call.requested_at:g}"
+                )
+        for replica in self.replicas.values():
+            if not replica.alive:
+                return f"{replica.name} is down"
+            if replica.executions:
+                return f"{replica.name}: the handler of {next(iter(replica.executions))} runs"
+            sizes = replica.core.sizes()
+            for name in ("queue", "copies", "executions", "ties", "markers"):
+                if sizes.get(name):
+                    return f"{replica.name}: {sizes[name]} {name}"
+            if replica.core.free_slots != replica.slots:
+                return f"{replica.name}: {replica.core.free_slots} of {replica.slots} slots are free"
+        pair = self.unconnected()
+        if pair is not None:
+            return f"{pair} are not connected"
+        for flight in self.network.flights():
+            return f"{flight.direction.source} to {flight.direction.target}: {flight.message} is under way"
+        return None
