@@ -25,7 +25,7 @@ from tiedreq.wire.codec import (
 )
 from tiedreq.wire.hot import READERS, TESTERS
 from tiedreq.wire.layout import CALLER_CODES, LAYOUTS, LINK_CODES, PEER_CODES
-from tiedreq.wire.limits import DEFAULT_LIMITS, FRAME_BYTES_SENT_MAX, FRAME_MESSAGES_MAX
+from tiedreq.wire.limits import DEFAULT_LIMITS, FRAME_BYTES_SENT_MAX, FRAME_MESSAGES_MAX, WireLimits
 
 COPY = CopyId(2**64 - 1, 7, 0, 1)
 PARTNERS = (Identity("r0", 1), Identity("r1", 2))
@@ -305,6 +305,11 @@ class TestChunkedMessage:
             decode_message(msgpack.packb([*full, [0] * 367]), DEFAULT_LIMITS)
 
     def test_size(self) -> None:
+        limits = WireLimits(payload_bytes_max=1024, message_bytes_max=2**20)
+        largest = msgpack.packb([39, bytes(2**20 - 7)])
+        assert decode_message(largest, limits) == UnknownMessage(39) and len(largest) == 2**20
+        with pytest.raises(RemoteViolation, match="message of 1048577 bytes; the limit is 1048576"):
+            decode_message(msgpack.packb([39, bytes(2**20 - 6)]), limits)
         with pytest.raises(RemoteViolation, match="message of 67108865 bytes; the limit is 67108864"):
             decode_message(bytes(DEFAULT_LIMITS.message_bytes_max + 1), DEFAULT_LIMITS)
 

@@ -89,6 +89,7 @@ REFUSED: list[tuple[Any, str]] = [
     ([memoryview(b"x")], "args[0]: a memoryview can't be packed"),
     ({"a": {"b": 2**64}}, 'args["a"]["b"]: an int of 65 bits can\'t be packed; 64 is the limit'),
     ([-(2**63) - 1], "args[0]: an int of 64 bits can't be packed"),
+    ([2**64 - 1, -(2**63), 2**64], "args[2]: an int of 65 bits can't be packed"),
     ({2**64: 1}, "a key of args: an int of 65 bits can't be packed"),
     ({"a": ["\ud800"]}, 'args["a"][0]: a str with a lone surrogate can\'t be packed'),
     ({"\ud800": 1}, "a key of args: a str with a lone surrogate can't be packed"),
