@@ -258,6 +258,7 @@ class Link:
                 elif outbox.closed:
                     break
         except TransportClosed as error:
+            await trio.sleep(CLOSE_SECONDS)  # for the reader: a Goodbye may have arrived, which says more than this
             self._step(events.TransportLost(epoch, str(error)))
         await transport.aclose(*self._close_words)
 
