@@ -7,12 +7,16 @@ from typing import ClassVar, NamedTuple
 
 from tiedreq.core.call import CallCore
 from tiedreq.core.commands import CallCommand, ReplicaCommand, SendCaller
+from tiedreq.core.events import ClaimDenied, ClaimGranted, PeerClaimed, PeerNext, PeerStarted
 from tiedreq.core.messages import Ended, Failed, Result
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import Cause, CopyId, CopyState
 from tiedreq.sim.history import CallStep, History, ReplicaStep
 
 LOST_TO_A_PARTNER = (CopyState.DROPPED, CopyState.YIELDED)
+
+PeerNews = PeerStarted | PeerNext | PeerClaimed | ClaimGranted | ClaimDenied
+"""What one replica hears from another about a tie. Each names a copy."""
 
 
 class Violation(NamedTuple):

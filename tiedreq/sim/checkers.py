@@ -20,11 +20,13 @@ from tiedreq.core.events import CallEvent, ReplicaEvent
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import CallId, Identity
 from tiedreq.sim.call_checkers import BackupClockRuns, NotSentAfterStart, OneOutcome, RoundsEndByFaults
-from tiedreq.sim.checker import Checker, Violation
+from tiedreq.sim.checker import Checker
+from tiedreq.sim.checker import Violation as Violation
 from tiedreq.sim.history import CallStep, History, ReplicaStep
 from tiedreq.sim.replica_checkers import (
     BackupsAreAlone,
     DroppedForAPartner,
+    ExclusiveStart,
     LowestRankRuns,
     NoLateStart,
     NoStartAfterEnd,
@@ -34,6 +36,8 @@ from tiedreq.sim.replica_checkers import (
     WithinLimits,
 )
 from tiedreq.sim.stale_checker import StaleChangesNothing
+
+KEPT = "queue copies executions ties claiming parked_claims markers cancel_markers".split()
 
 
 class Drains(Checker):
@@ -47,7 +51,16 @@ class Drains(Checker):
                 self.broken(call.request.id, f"is {call.state.name} for ever", now)
         for core in replicas:
             sizes = core.sizes()
-            for name in ("queue", "copies", "executions", "ties", "markers", "cancel_markers"):
+            for name in (
+                "queue",
+                "copies",
+                "executions",
+                "ties",
+                "claiming",
+                "parked_claims",
+                "markers",
+                "cancel_markers",
+            ):
                 if sizes[name]:
                     self.broken(core.identity, f"{name}: {sizes[name]} left for ever", now)
 
@@ -59,6 +72,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     NotAllGone,
     NoStartAfterEnd,
     NoLateStart,
+    ExclusiveStart,
     WithinLimits,
     StaleChangesNothing,
     SlotsAddUp,
@@ -69,7 +83,14 @@ CHECKERS: tuple[type[Checker], ...] = (
     BackupClockRuns,
     Drains,
 )
-"""All invariants. S7 (the exclusive tie) has no class yet."""
+"""All invariants of design section 9 that a step or an end can break; L2 is the business of a search."""
+
+
+HOOKS = {
+    name: [i for i, kind in enumerate(CHECKERS) if getattr(kind, name) is not getattr(Checker, name)]
+    for name in ("replica_command", "replica_step", "call_command", "call_step", "quiescent")
+}
+"""Which checkers want to see what, by their place."""
 
 
 class CheckerSet:
@@ -81,10 +102,7 @@ class CheckerSet:
         self._checkers = [kind(self.history, self.violations) for kind in CHECKERS]
         self._stale = next(c for c in self._checkers if isinstance(c, StaleChangesNothing))
         self._evicted: dict[Identity, int] = {}
-        self._hooks = {
-            name: [c for c in self._checkers if getattr(type(c), name) is not getattr(Checker, name)]
-            for name in ("replica_command", "replica_step", "call_command", "call_step", "quiescent")
-        }
+        self._hooks = {name: [self._checkers[i] for i in which] for name, which in HOOKS.items()}
 
     def clone(self) -> CheckerSet:
         """A set that goes on from here on its own, with no violations yet."""

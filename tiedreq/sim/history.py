@@ -6,9 +6,9 @@ It is built from events and commands alone, so it doubts what a core says of its
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tiedreq.core.call import CallCore
 from tiedreq.core.commands import (
@@ -35,7 +35,7 @@ from tiedreq.core.events import (
     SubmitReceived,
     WorkFinished,
 )
-from tiedreq.core.messages import Ended, Failed, Next, Result, Started, Submit
+from tiedreq.core.messages import Ended, Failed, Granted, Next, Result, Started, Submit
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import UNTIED, CallId, CopyId, CopyState, Identity, TieId
 
@@ -83,45 +83,72 @@ class Heard(NamedTuple):
 
 Note = tuple[CopyId, Identity]
 """A notice about a copy, and the replica it is for."""
+Link = tuple[Identity, int]
+"""A replica's link."""
 
 
 class History:
-    """What happened so far. See the fields' comments; every key is an identity, so nothing is mixed up on a restart."""
+    """What happened so far. See the fields' comments; every key is an identity, so nothing is mixed up on a restart.
+
+    A field is changed only by way of ``_own``, which copies what a clone shares.
+    """
 
     def __init__(self) -> None:
-        self.callers: dict[Identity, dict[int, int]] = {}  # client links that a replica has, with the client
-        self.peers: dict[Identity, dict[int, Identity]] = {}  # mesh links that a replica has, with the peer
+        self.callers: dict[Link, int] = {}  # client links that a replica has, with the client
+        self.peers: dict[Link, Identity] = {}  # mesh links that a replica has, with the peer
         self.current: dict[tuple[Identity, Identity], int] = {}  # the newest of them to each peer
-        self.held: dict[CopyId, Home] = {}  # copies that were accepted and have not ended
         self.submits: dict[CopyId, Submit] = {}  # accepted copies, as they came
-        self.started: dict[CopyId, Identity] = {}  # copies whose handler ever started
-        self.unstoppable: set[CopyId] = set()  # started copies whose handler can't be stopped (yet)
-        self.announced: set[CopyId] = set()  # copies that were ever announced by Next
-        self.ended: dict[CopyId, CopyState] = {}  # how accepted copies ended
-        self.handlers: dict[Identity, dict[CopyId, None]] = {}  # handlers that run at a replica, stopped or not
+        self.held: dict[CopyId, Home] = {}  # those that have not ended
+        self.started: dict[CopyId, Identity] = {}  # those whose handler ever started
+        self.ended: dict[CopyId, CopyState] = {}  # how they ended
+        self.unstoppable: dict[CopyId, None] = {}  # started copies whose handler can't be stopped (yet)
+        self.announced: dict[CopyId, None] = {}  # copies that were ever announced by Next
+        self.granted: dict[CopyId, None] = {}  # copies that an arbiter ever let start
+        self.handlers: dict[CopyId, Identity] = {}  # handlers that run, stopped or not, and where
         self.running: dict[TieId, tuple[CopyId, ...]] = {}  # copies of a tie that run and have not ended
         self.heard: dict[Note, Heard] = {}  # starts that a replica was told of over a link it still has
         self.heard_next: dict[Note, Heard] = {}  # the same for Next
-        self.pending: dict[Note, dict[int, int]] = {}  # Started under way, counted by the sender's link
+        self.pending: dict[Note, tuple[int, ...]] = {}  # Started under way: the sender's link of each
         self.sent: dict[TieId, tuple[CopyId, ...]] = {}  # tied copies that left their caller
         self.sent_copies: dict[CopyId, int] = {}  # every copy that left its caller, with the link
         self.outcomes: dict[CallId, Outcome] = {}
+        self._shared: set[str] = set()
+        self._plain: dict[str, Hashable] = {}
 
     def clone(self) -> History:
         """An independent copy."""
+        self._shared = set(FIELDS)
         twin = History.__new__(History)
-        for name, value in vars(self).items():
-            if isinstance(value, set):
-                setattr(twin, name, set(value))
-            elif name in ("callers", "peers", "handlers", "pending"):
-                setattr(twin, name, {key: dict(inner) for key, inner in value.items()})
-            else:
-                setattr(twin, name, dict(value))
+        vars(twin).update(vars(self))
+        twin._shared = set(FIELDS)
+        twin._plain = dict(self._plain)
         return twin
 
     def snapshot(self) -> tuple[Hashable, ...]:
-        """The content as hashable plain values, in an order that doesn't depend on the path."""
-        return tuple(_plain(value) for name, value in vars(self).items() if name != "submits")
+        """What the future depends on as hashable plain values, in an order that doesn't depend on the path."""
+        plain = self._plain
+        for name in SNAPSHOT_FIELDS:
+            if name not in plain:
+                plain[name] = frozenset(getattr(self, name).items())
+        plain["outcomes"] = frozenset(self.outcomes)
+        return tuple(plain[name] for name in (*SNAPSHOT_FIELDS, "outcomes"))
+
+    def _own(self, name: str) -> Any:
+        """A field, to be changed."""
+        if name in self._shared:
+            setattr(self, name, dict(getattr(self, name)))
+            self._shared.discard(name)
+        self._plain.pop(name, None)
+        return getattr(self, name)
+
+    def handlers_at(self, replica: Identity) -> int:
+        """How many handlers run at a replica."""
+        return sum(1 for at in self.handlers.values() if at == replica)
+
+    def at(self, copy: CopyId) -> Identity | None:
+        """The replica that a tied copy was sent to, if it has arrived there."""
+        submit = self.submits.get(copy)
+        return submit.partners[copy.rank] if submit is not None and submit.partners else None
 
     # ---- replicas ---------------------------------------------------------------------------------------------
 
@@ -130,7 +157,7 @@ class History:
         event, replica = step.event, step.identity
         match event:
             case CallerConnected(link, client):
-                self.callers.setdefault(replica, {})[link] = client
+                self._own("callers")[replica, link] = client
             case CallerLost(link):
                 self._caller_lost(step, link)
             case PeerConnected(link, peer):
@@ -138,92 +165,98 @@ class History:
             case PeerLost(link):
                 self._peer_lost(replica, link)
             case SubmitReceived(link, submit):
-                if link in self.callers.get(replica, {}) and submit.copy not in self.submits:
-                    self.held[submit.copy] = Home(replica, link)
-                    self.submits[submit.copy] = submit
+                if (replica, link) in self.callers and submit.copy not in self.submits:
+                    self._own("held")[submit.copy] = Home(replica, link)
+                    self._own("submits")[submit.copy] = submit
             case PeerStarted() | PeerNext():
                 self._notice_handled(step, event)
             case StopEnabled(copy):
-                self.unstoppable.discard(copy)
+                self._own("unstoppable").pop(copy, None)
             case WorkFinished(copy):
-                self.handlers.get(replica, {}).pop(copy, None)
+                self._own("handlers").pop(copy, None)
 
     def _caller_lost(self, step: ReplicaStep, link: int) -> None:
-        if self.callers.get(step.identity, {}).pop(link, None) is None:
+        if (step.identity, link) not in self.callers:
             return
+        del self._own("callers")[step.identity, link]
         for copy in [copy for copy, home in self.held.items() if home == (step.identity, link)]:
             state = step.core.copy_state(copy)
             if state is None or state.terminal:
                 self._end(copy, CopyState.CANCELLED if state is None else state)
 
     def _peer_connected(self, replica: Identity, link: int, peer: Identity) -> None:
-        links = self.peers.setdefault(replica, {})
-        for old, known in list(links.items()):
-            if known.name == peer.name and known != peer:
+        for (at, old), known in list(self.peers.items()):
+            if at == replica and known.name == peer.name and known != peer:
                 self._peer_lost(replica, old)
-        links[link] = peer
-        self.current[replica, peer] = link
+        self._own("peers")[replica, link] = peer
+        self._own("current")[replica, peer] = link
 
     def _peer_lost(self, replica: Identity, link: int) -> None:
-        peer = self.peers.get(replica, {}).pop(link, None)
+        peer = self.peers.get((replica, link))
         if peer is None:
             return
+        del self._own("peers")[replica, link]
         if self.current.get((replica, peer)) == link:
-            del self.current[replica, peer]
-            self._forget_heard(replica, peer)
-        for note in [note for note, counts in self.pending.items() if note[1] == peer and link in counts]:
-            if self.started.get(note[0]) == replica:
-                self._settle_pending(note, link)
+            del self._own("current")[replica, peer]
+            self._forget(lambda note: note[1] == replica and self.at(note[0]) == peer)
+        for note, links in list(self.pending.items()):
+            if note[1] == peer and link in links and self.started.get(note[0]) == replica:
+                self._settle(note, [link])
 
-    def _forget_heard(self, replica: Identity, peer: Identity) -> None:
-        for book in (self.heard, self.heard_next):
-            for note in [note for note in book if note[1] == replica and self.at(note[0]) == peer]:
-                del book[note]
-
-    def at(self, copy: CopyId) -> Identity | None:
-        """The replica that a tied copy was sent to, if it has arrived there."""
-        submit = self.submits.get(copy)
-        return submit.partners[copy.rank] if submit is not None and submit.partners else None
+    def _forget(self, which: Callable[[Note], bool]) -> None:
+        """Forget notices that were handled."""
+        for name, book in (("heard", self.heard), ("heard_next", self.heard_next)):
+            for note in [note for note in book if which(note)]:
+                del self._own(name)[note]
 
     def _notice_handled(self, step: ReplicaStep, event: PeerStarted | PeerNext) -> None:
         replica, copy = step.identity, event.copy
         note = (copy, replica)
         if isinstance(event, PeerStarted) and note in self.pending:
-            self._settle_pending(note, max(self.pending[note]))
-        peer = self.peers.get(replica, {}).get(event.link)
+            self._settle(note, [max(self.pending[note])])
+        peer = self.peers.get((replica, event.link))
         if peer is None or self.at(copy) != peer:
             return
-        book = self.heard if isinstance(event, PeerStarted) else self.heard_next
-        book[note] = Heard(step.now + min(event.remaining, step.core.limits.marker_age_max), False)
+        until = step.now + min(event.remaining, step.core.limits.marker_age_max)
+        self._own("heard" if isinstance(event, PeerStarted) else "heard_next")[note] = Heard(until, False)
 
-    def _settle_pending(self, note: Note, link: int) -> None:
-        counts = self.pending[note]
-        counts[link] -= 1
-        if counts[link] <= 0:
-            del counts[link]
-        if not counts:
-            del self.pending[note]
+    def _settle(self, note: Note, links: Iterable[int]) -> None:
+        """One notice over each of ``links`` is under way no more."""
+        left = list(self.pending[note])
+        for link in links:
+            left.remove(link)
+        if left:
+            self._own("pending")[note] = tuple(left)
+        else:
+            del self._own("pending")[note]
 
     def markers_evicted(self, replica: Identity) -> None:
         """A replica had no room for all markers: none of what it has heard needs to be remembered any more."""
-        for book in (self.heard, self.heard_next):
-            for note, heard in book.items():
+        for name, book in (("heard", self.heard), ("heard_next", self.heard_next)):
+            for note, heard in list(book.items()):
                 if note[1] == replica:
-                    book[note] = heard._replace(evicted=True)
+                    self._own(name)[note] = heard._replace(evicted=True)
+
+    def expire(self, replica: Identity, now: float) -> None:
+        """A replica's markers have come to ``now``: needed only where the clock does not go on from there."""
+        self._forget(lambda note: note[1] == replica and self._until(note) <= now)
+
+    def _until(self, note: Note) -> float:
+        return max(book[note].until for book in (self.heard, self.heard_next) if note in book)
 
     def fold_replica_command(self, step: ReplicaStep, command: ReplicaCommand) -> None:
         """Take in what a replica decided."""
-        replica = step.identity
         match command:
             case StartWork(submit):
                 self._start(step, submit)
             case SendPeer(link, Started(copy)):
-                peer = self.peers.get(replica, {}).get(link)
+                peer = self.peers.get((step.identity, link))
                 if peer is not None:
-                    counts = self.pending.setdefault((copy, peer), {})
-                    counts[link] = counts.get(link, 0) + 1
+                    self._own("pending")[copy, peer] = tuple(sorted((*self.pending.get((copy, peer), ()), link)))
             case SendPeer(_, Next(copy)):
-                self.announced.add(copy)
+                self._own("announced")[copy] = None
+            case SendPeer(_, Granted(copy)):
+                self._own("granted")[copy] = None
             case SendCaller(_, Result(copy)):
                 self._end(copy, CopyState.DONE)
             case SendCaller(_, Failed(copy)):
@@ -233,17 +266,17 @@ class History:
 
     def _start(self, step: ReplicaStep, submit: Submit) -> None:
         copy = submit.copy
-        self.started[copy] = step.identity
-        self.handlers.setdefault(step.identity, {})[copy] = None
+        self._own("started")[copy] = step.identity
+        self._own("handlers")[copy] = step.identity
         held = step.core.held(copy)
         if held is not None and not held.stoppable:
-            self.unstoppable.add(copy)
+            self._own("unstoppable")[copy] = None
         if copy.rank != UNTIED:
-            self.running[copy.tie] = (*self.running.get(copy.tie, ()), copy)
+            self._own("running")[copy.tie] = tuple(sorted((*self.running.get(copy.tie, ()), copy)))
 
     def _end(self, copy: CopyId, state: CopyState) -> None:
-        self.ended[copy] = state
-        self.held.pop(copy, None)
+        self._own("ended")[copy] = state
+        self._own("held").pop(copy, None)
         self._not_running(copy)
 
     def _not_running(self, copy: CopyId) -> None:
@@ -251,28 +284,23 @@ class History:
         if copy in running and copy.rank != UNTIED:
             left = tuple(other for other in running if other != copy)
             if left:
-                self.running[copy.tie] = left
+                self._own("running")[copy.tie] = left
             else:
-                del self.running[copy.tie]
+                del self._own("running")[copy.tie]
 
     def fold_crash(self, replica: Identity) -> None:
         """A replica is gone, with all that it held; the dead neither start nor end anything."""
-        self.callers.pop(replica, None)
-        self.handlers.pop(replica, None)
         for copy in [copy for copy, home in self.held.items() if home.replica == replica]:
-            del self.held[copy]
+            del self._own("held")[copy]
             self._not_running(copy)
-        for link in list(self.peers.pop(replica, {})):
-            for note in [note for note, counts in self.pending.items() if link in counts]:
-                if self.started.get(note[0]) == replica:
-                    del self.pending[note]
-        for note in [note for note in self.pending if note[1] == replica]:
-            del self.pending[note]
-        for pair in [pair for pair in self.current if pair[0] == replica]:
-            del self.current[pair]
-        for book in (self.heard, self.heard_next):
-            for note in [note for note in book if note[1] == replica]:
-                del book[note]
+        for copy in [copy for copy, at in self.handlers.items() if at == replica]:
+            del self._own("handlers")[copy]
+        for name in ("callers", "peers", "current"):
+            for pair in [pair for pair in getattr(self, name) if pair[0] == replica]:
+                del self._own(name)[pair]
+        for note in [note for note in self.pending if replica in (note[1], self.started.get(note[0]))]:
+            del self._own("pending")[note]
+        self._forget(lambda note: note[1] == replica)
 
     # ---- calls ------------------------------------------------------------------------------------------------
 
@@ -282,25 +310,22 @@ class History:
             copy = step.event.copy
             left = tuple(other for other in self.sent.get(copy.tie, ()) if other != copy)
             if copy.rank != UNTIED and left:
-                self.sent[copy.tie] = left
+                self._own("sent")[copy.tie] = left
             else:
-                self.sent.pop(copy.tie, None)
+                self._own("sent").pop(copy.tie, None)
 
     def fold_call_command(self, step: CallStep, command: CallCommand) -> None:
         """Take in what a call decided."""
         match command:
             case SendCopy(link, submit):
                 copy = submit.copy
-                self.sent_copies[copy] = link
+                self._own("sent_copies")[copy] = link
                 if copy.rank != UNTIED:
-                    self.sent[copy.tie] = (*self.sent.get(copy.tie, ()), copy)
+                    self._own("sent")[copy.tie] = (*self.sent.get(copy.tie, ()), copy)
             case CompleteCall(outcome):
-                self.outcomes.setdefault(step.call, outcome)
+                self._own("outcomes").setdefault(step.call, outcome)
 
 
-def _plain(value: Mapping[object, object] | set[CopyId]) -> Hashable:
-    if isinstance(value, set):
-        return frozenset(value)
-    return frozenset(
-        (key, frozenset(inner.items()) if isinstance(inner, dict) else inner) for key, inner in value.items()
-    )
+FIELDS = tuple(name for name in vars(History()) if not name.startswith("_"))
+SNAPSHOT_FIELDS = tuple(name for name in FIELDS if name not in ("sent_copies", "outcomes"))
+"""``sent_copies`` follows from the state of the call's core; of an outcome only matters that it is there."""

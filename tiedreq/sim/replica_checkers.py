@@ -8,16 +8,15 @@ from tiedreq.core.commands import CallCommand, ReplicaCommand, SendCopy, SendPee
 from tiedreq.core.events import (
     CallerLost,
     CancelReceived,
+    ClaimDenied,
     DrainRequested,
-    PeerNext,
-    PeerStarted,
     SubmitReceived,
     WorkFinished,
 )
-from tiedreq.core.messages import Started
+from tiedreq.core.messages import Granted, Started
 from tiedreq.core.policy import Hedged, Tied
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState
-from tiedreq.sim.checker import LOST_TO_A_PARTNER, Checker, ending_of
+from tiedreq.sim.checker import LOST_TO_A_PARTNER, Checker, PeerNews, ending_of
 from tiedreq.sim.history import CallStep, Home, ReplicaStep
 
 TOLERANCE = 1e-9
@@ -60,13 +59,15 @@ class OneEnding(Checker):
             return (event.submit.copy,)
         if isinstance(event, CancelReceived | WorkFinished):
             return (event.copy,)
-        if isinstance(event, PeerStarted | PeerNext):
+        if isinstance(event, PeerNews):
             return tuple(event.copy._replace(rank=rank) for rank in range(event.copy.rank + 8))
         return tuple(self.history.held) if isinstance(event, DrainRequested) or len(self.history.held) <= 64 else ()
 
 
 class DroppedForAPartner(Checker):
-    """S3: a copy is dropped only when a partner of its round has started or announced Next, and said so here."""
+    """S3: a copy is dropped only when a partner of its round has started, was granted the start, or has announced Next,
+    and said so here.
+    """
 
     name = "S3"
 
@@ -79,7 +80,13 @@ class DroppedForAPartner(Checker):
         if submit is None:
             return
         others = [copy._replace(rank=rank) for rank in range(len(submit.partners)) if rank != copy.rank]
-        if cause == Cause.STARTED:
+        if cause == Cause.STARTED and isinstance(step.event, ClaimDenied):
+            good = submit.exclusive and step.event.copy == copy and step.event.started
+            good = good and any(o in history.started or o in history.granted for o in others)
+        elif cause == Cause.GRANTED:
+            later = [c.message for c in step.commands[index:] if isinstance(c, SendPeer)]
+            good = submit.exclusive and any(isinstance(m, Granted) and m.copy in others for m in later)
+        elif cause == Cause.STARTED:
             good = any((o, step.identity) in history.heard and o in history.started for o in others)
         elif cause == Cause.NEXT:
             lower = [o for o in others if o.rank < copy.rank]
@@ -151,6 +158,29 @@ class NoLateStart(Checker):
                 self.broken(copy, f"starts although {step.identity.name} knew that {other} had started", step.now)
 
 
+class ExclusiveStart(Checker):
+    """S7: of an exclusive tie one copy starts at most, and one of higher rank only when the arbiter has let it."""
+
+    name = "S7"
+
+    def replica_command(self, step: ReplicaStep, index: int, command: ReplicaCommand) -> None:
+        history = self.history
+        if isinstance(command, SendPeer) and isinstance(command.message, Granted):
+            copy = command.message.copy
+            others = [copy._replace(rank=rank) for rank in range(16) if rank != copy.rank]
+            for other in others:
+                if other in history.started or other in history.granted:
+                    self.broken(copy, f"granted the start that {other} has", step.now)
+        elif isinstance(command, StartWork) and command.submit.exclusive:
+            copy = command.submit.copy
+            if copy.rank > 0 and copy not in history.granted:
+                self.broken(copy, "starts although no arbiter let it", step.now)
+            for rank in range(len(command.submit.partners)):
+                other = copy._replace(rank=rank)
+                if rank != copy.rank and other in history.started:
+                    self.broken(copy, f"starts although {other} has started", step.now)
+
+
 class WithinLimits(Checker):
     """S8: every collection is within its limit."""
 
@@ -158,12 +188,14 @@ class WithinLimits(Checker):
 
     def replica_step(self, step: ReplicaStep) -> None:
         core, limits, sizes = step.core, step.core.limits, step.core.sizes()
-        copies = limits.queue_length_max + core.slots
+        copies = limits.queue_length_max + core.slots + sizes["claiming"]
         bounds = {
             "queue": limits.queue_length_max,
             "copies": min(copies, limits.copies_per_caller_max * max(1, sizes["callers"])),
             "executions": core.slots,
             "ties": sizes["copies"],
+            "claiming": sizes["copies"],
+            "parked_claims": limits.parked_claims_max,
             "tombstones": limits.tombstones_max,
             "markers": limits.markers_per_peer_max * sizes["peers"],
             "cancel_markers": limits.cancel_markers_per_caller_max * sizes["callers"],
@@ -188,7 +220,7 @@ class SlotsAddUp(Checker):
 
     def replica_step(self, step: ReplicaStep) -> None:
         core = step.core
-        handlers = len(self.history.handlers.get(step.identity, ()))
+        handlers = self.history.handlers_at(step.identity)
         if core.free_slots < 0 or core.free_slots + handlers != core.slots or core.running != handlers:
             reason = f"{core.free_slots} free and {handlers} handlers, of {core.slots} slots ({core.running} taken)"
             self.broken(step.identity, reason, step.now)
@@ -214,7 +246,8 @@ class LowestRankRuns(Checker):
         history = self.history
         for running in list(history.running.values()):
             for high in running:
-                if high in history.unstoppable or not history.submits[high].yield_:
+                submit = history.submits[high]
+                if high in history.unstoppable or not submit.yield_ or submit.exclusive:
                     continue
                 for low in running:
                     if low.rank < high.rank and self._settled(low, high):
@@ -240,7 +273,7 @@ class BackupsAreAlone(Checker):
         ending = ending_of(command)
         if ending is not None and ending[0].rank == UNTIED and ending[1] in LOST_TO_A_PARTNER:
             self.broken(ending[0], f"has no partners, but ended {ending[1].label}", step.now)
-        elif isinstance(step.event, PeerStarted | PeerNext):
+        elif isinstance(step.event, PeerNews):
             copy = command.copy if isinstance(command, StopWork) else ending[0] if ending else None
             if copy is not None and copy.rank == UNTIED:
                 self.broken(copy, "ended by a peer's notice", step.now)

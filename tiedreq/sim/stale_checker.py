@@ -10,9 +10,12 @@ from tiedreq.core.events import (
     CallerLost,
     CallEvent,
     CancelReceived,
+    ClaimDenied,
+    ClaimGranted,
     CopyEnded,
     CopyStarted,
     FailureReceived,
+    PeerClaimed,
     PeerLost,
     PeerNext,
     PeerStarted,
@@ -21,8 +24,8 @@ from tiedreq.core.events import (
     SubmitReceived,
 )
 from tiedreq.core.replica import ReplicaCore
-from tiedreq.core.types import UNTIED, CopyId, CopyState, Identity
-from tiedreq.sim.checker import Checker, Violation, ending_of
+from tiedreq.core.types import UNTIED, CopyId, Identity
+from tiedreq.sim.checker import Checker, PeerNews, Violation, ending_of
 from tiedreq.sim.history import CallStep, History, ReplicaStep
 
 
@@ -48,14 +51,14 @@ class StaleChangesNothing(Checker):
         history = self.history
         match event:
             case SubmitReceived(link) | CancelReceived(link) | CallerLost(link):
-                if link not in history.callers.get(replica, {}):
+                if (replica, link) not in history.callers:
                     return f"client link {link} is not up"
                 home = history.held.get(event.copy) if isinstance(event, CancelReceived) else None
                 return f"the copy came over link {home.link}" if home is not None and home.link != link else ""
             case PeerLost(link):
-                return "" if link in history.peers.get(replica, {}) else f"mesh link {link} is not up"
+                return "" if (replica, link) in history.peers else f"mesh link {link} is not up"
             case PeerStarted(link, copy) | PeerNext(link, copy):
-                peer = history.peers.get(replica, {}).get(link)
+                peer = history.peers.get((replica, link))
                 if peer is None:
                     return f"mesh link {link} is not up"
                 mine = [held for held in self._live_of_tie(copy) if history.held[held].replica == replica]
@@ -63,6 +66,16 @@ class StaleChangesNothing(Checker):
                     return "the copy is not tied"
                 if any(history.submits[held].partners[copy.rank :][:1] != (peer,) for held in mine):
                     return f"{peer} is not the tie's partner of rank {copy.rank}"
+            case PeerClaimed(link, copy, _, claimant):
+                peer = history.peers.get((replica, link))
+                if peer is None or peer.incarnation != claimant:
+                    return f"mesh link {link} is not up, or another incarnation's"
+            case ClaimGranted(link, copy) | ClaimDenied(link, copy):
+                peer = history.peers.get((replica, link))
+                if peer is None:
+                    return f"mesh link {link} is not up"
+                if copy not in history.held or history.submits[copy].partners[:1] != (peer,):
+                    return f"{peer} is not the arbiter of a copy here"
         return ""
 
     def _live_of_tie(self, copy: CopyId) -> list[CopyId]:
@@ -76,14 +89,12 @@ class StaleChangesNothing(Checker):
         self._before = None
         if isinstance(step.event, CallerLost):
             for copy, home in self.history.held.items():
-                if home.replica == step.identity and step.core.copy_state(copy) not in (
-                    CopyState.QUEUED,
-                    CopyState.RUNNING,
-                ):
+                state = step.core.copy_state(copy)
+                if home.replica == step.identity and (state is None or state.terminal):
                     self.broken(copy, f"came over link {home.link}, ended with link {step.event.link}", step.now)
 
     def replica_command(self, step: ReplicaStep, index: int, command: ReplicaCommand) -> None:
-        if isinstance(step.event, PeerStarted | PeerNext):
+        if isinstance(step.event, PeerNews):
             ending = ending_of(command)
             copy = command.copy if isinstance(command, StopWork) else ending[0] if ending else None
             if copy is not None and copy.rank != UNTIED and copy.tie != step.event.copy.tie:
