@@ -173,7 +173,7 @@ class Triangle:
         for here, there in ((one, other), (other, one)):
             self._give(self.nodes[here], e.PeerConnected(link, self.nodes[there].identity))
 
-    def cut(self, one: str, other: str, *, told: str = "abcdefgh") -> int:
+    def cut(self, one: str, other: str, *, told: str = "abcdefgh" + CLIENT) -> int:
         """A connection is gone, with all that was on its way. Who is not ``told`` learns of it by ``tell_lost``."""
         link = self._connections.pop(frozenset((one, other)))
         for flight in [flight for flight in self.flights if flight.link == link]:

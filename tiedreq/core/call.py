@@ -140,12 +140,12 @@ class CallCore:
 
     def _call_requested(self, event: CallRequested, now: float) -> None:
         self._stats.calls += 1
-        if now >= self.request.deadline:
-            self._complete(Outcome(OutcomeKind.DEADLINE), now)
-        else:
-            self._new_round(now)
+        self._new_round(now)
 
     def _new_round(self, now: float) -> None:
+        if now >= self.request.deadline:
+            self._complete(Outcome(OutcomeKind.DEADLINE), now)
+            return
         chosen = self._choose_round(now)
         if not chosen:
             self.state = CALL_TABLE.next(self.state, CallTrigger.NONE_REACHABLE)
@@ -310,7 +310,11 @@ class CallCore:
             view.draining = True
         if event.cause == Cause.ARBITER_LOST and sent.round == self._rounds and self._partners:
             self._replicas.suspect(self._partners[0].name, now)
-        if self._unsent and sent.round == self._rounds and sent.id.rank != UNTIED:
+        self._move_up(sent, now)
+
+    def _move_up(self, refused: SentCopy, now: float) -> None:
+        """The next copy of the tie takes the place of one that certainly will not run."""
+        if self._unsent and refused.round == self._rounds and refused.id.rank != UNTIED and now < self.request.deadline:
             self._send_next_of_tie(now)
 
     def _copy_unsent(self, event: CopyUnsent, now: float) -> None:
@@ -321,8 +325,7 @@ class CallCore:
         view = self._replicas.get(sent.link)
         if view is not None:
             view.sent -= 1
-        if self._unsent and sent.round == self._rounds and sent.id.rank != UNTIED:
-            self._send_next_of_tie(now)
+        self._move_up(sent, now)
         self._check_round(now)
 
     def _link_lost(self, event: LinkLost, now: float) -> None:
