@@ -53,7 +53,7 @@ def _bucket(seconds: float) -> int:
     """Bucket k holds what is above ``SHORTEST`` x ratio^(k-1) and at most ``SHORTEST`` x ratio^k."""
     if not seconds > SHORTEST:
         return 0
-    return min(_BUCKETS - 1, math.ceil(math.log(seconds / SHORTEST) / _LOG_RATIO))
+    return min(_BUCKETS - 1, math.ceil(math.log(min(seconds, LONGEST) / SHORTEST) / _LOG_RATIO))
 
 
 def _middle(bucket: int) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -22,39 +23,67 @@ class BadLine(Exception):
     """The other side of a control pipe sent what is not one JSON object, or a line that is too long."""
 
 
-async def read_lines(stream: trio.abc.ReceiveStream, *, rest: bytes = b"") -> AsyncIterator[dict[str, Any]]:
-    """The messages until the other side closes its end; ``rest`` was read before. Raises ``BadLine``."""
-    async for line in _split(stream, rest):
-        if len(line) > LINE_BYTES_MAX:
-            raise BadLine(f"a line of more than {LINE_BYTES_MAX} bytes")
-        yield parse(line)
+class _Lines:
+    """Cuts what a stream delivers into lines; a line of more than ``longest`` bytes is cut in pieces.
+
+    An iterator and no generator: one that is left half-way needs no closing.
+    """
+
+    def __init__(self, stream: trio.abc.ReceiveStream, longest: int, rest: bytes = b"") -> None:
+        self._stream = stream
+        self._longest = longest
+        self._lines: deque[bytes] = deque()
+        self._last = b""
+        self._take(rest)
+
+    async def line(self) -> bytes:
+        """The next line, without its end. Raises ``StopAsyncIteration`` when the other side has closed its end."""
+        while not self._lines:
+            try:
+                chunk = await self._stream.receive_some(_CHUNK_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                chunk = b""
+            if chunk:
+                self._take(bytes(chunk))
+            elif self._last:
+                self._lines.append(self._last)
+                self._last = b""
+            else:
+                raise StopAsyncIteration
+        return self._lines.popleft()
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, self._last = (self._last + chunk).split(b"\n")
+        self._lines.extend(lines)
+        if len(self._last) > self._longest:
+            self._lines.append(self._last)
+            self._last = b""
 
 
-async def read_log(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
+class MessageReader:
+    """The messages until the other side closes its end; ``rest`` was read before. Iterating raises ``BadLine``."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream, *, rest: bytes = b"") -> None:
+        self._lines = _Lines(stream, LINE_BYTES_MAX, rest)
+
+    def __aiter__(self) -> MessageReader:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        return parse(await self._lines.line())
+
+
+class LogReader:
     """What a program writes to its standard error, line by line; overlong lines are cut in pieces."""
-    async for line in _split(stream, b"", cut=LOG_LINE_BYTES_MAX):
-        yield line.decode("utf-8", "replace").rstrip("\r")
 
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._lines = _Lines(stream, LOG_LINE_BYTES_MAX)
 
-async def _split(stream: trio.abc.ReceiveStream, rest: bytes, *, cut: int = 0) -> AsyncIterator[bytes]:
-    buffer = bytearray(rest)
-    while True:
-        *lines, last = bytes(buffer).split(b"\n")
-        for line in lines:
-            yield line
-        buffer = bytearray(last)
-        if len(buffer) > (cut or LINE_BYTES_MAX):
-            yield bytes(buffer)
-            buffer.clear()
-        try:
-            chunk = await stream.receive_some(_CHUNK_BYTES)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            chunk = b""
-        if not chunk:
-            break
-        buffer += chunk
-    if buffer:
-        yield bytes(buffer)
+    def __aiter__(self) -> LogReader:
+        return self
+
+    async def __anext__(self) -> str:
+        return (await self._lines.line()).decode("utf-8", "replace").rstrip("\r")
 
 
 def parse(line: bytes) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import trio
 
 from cluster.engines.base import ReplicaSpec
 from cluster.engines.local import die_with_launcher, take_control_pipes
-from cluster.lines import LineSender, encode, read_first_line, read_lines
+from cluster.lines import LineSender, MessageReader, encode, read_first_line
 from tiedreq.errors import BadOption
 from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import parse_url
@@ -63,7 +63,7 @@ async def _run(spec: ReplicaSpec, service: Service, commands: int, answers: int,
     sender = LineSender(trio.lowlevel.FdStream(answers))
     latency = parse_latency(spec.mesh_latency) if spec.mesh_latency else None
     async with trio.open_nursery() as nursery:
-        lines = read_lines(trio.lowlevel.FdStream(commands), rest=rest)
+        lines = MessageReader(trio.lowlevel.FdStream(commands), rest=rest)
         try:
             handle = await nursery.start(functools.partial(_serve, spec, service, latency, nursery.cancel_scope))
         except Exception as error:

@@ -25,7 +25,7 @@ import trio
 from cluster.config import policy_by_name
 from cluster.engines.local import die_with_launcher, take_control_pipes
 from cluster.histogram import Histogram
-from cluster.lines import LineSender, read_first_line, read_lines
+from cluster.lines import LineSender, MessageReader, read_first_line
 from tiedreq.errors import CallError, TiedreqError
 from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
@@ -41,8 +41,8 @@ WORK = "work"
 MIX = "lookup and search"
 LOOKUPS = (
     "json.dumps json.loads os.path.join os.walk pathlib.Path pathlib.Path.glob collections.Counter heapq.heappush "
-    "random.Random statistics.median subprocess.run threading.Thread asyncio.run argparse.ArgumentParser shutil.copytree "
-    "tempfile.mkstemp logging.getLogger csv.DictReader urllib.parse.urlsplit email.message.EmailMessage"
+    "random.Random statistics.median subprocess.run threading.Thread asyncio.run argparse.ArgumentParser "
+    "shutil.copytree tempfile.mkstemp logging.getLogger csv.DictReader urllib.parse.urlsplit email.message.EmailMessage"
 ).split()
 SEARCHES = (
     "parse json",
@@ -184,7 +184,7 @@ def main() -> int:
 
 async def _run(spec: TrafficSpec, commands: int, answers: int, rest: bytes) -> int:
     sender = LineSender(trio.lowlevel.FdStream(answers))
-    lines = read_lines(trio.lowlevel.FdStream(commands), rest=rest)
+    lines = MessageReader(trio.lowlevel.FdStream(commands), rest=rest)
     try:
         async with connect(spec.cluster_file) as client, trio.open_nursery() as nursery:
             traffic = Traffic(spec, client)

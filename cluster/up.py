@@ -21,6 +21,7 @@ import click
 import trio
 
 from cluster.config import UpConfig
+from cluster.demo.index import IndexUnavailable, build_index
 from cluster.drive import TrafficDriver
 from cluster.engines import engine_by_name
 from cluster.output import Output, paste_line
@@ -87,7 +88,11 @@ async def run(config: UpConfig, output: Output) -> int:
 
 async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, stopping: Stopping) -> int:
     with stopping.until_asked():
-        environment = await _prepare(config, state)
+        try:
+            environment = await _prepare(config, state)
+        except IndexUnavailable as error:
+            output.note(str(error))
+            return 1
     if stopping.reason:
         return _stopped(output, 0, stopping.reason)
     cluster = Cluster(config, state, output, engine_by_name(config.engine), environment)
@@ -119,7 +124,6 @@ async def _prepare(config: UpConfig, state: StateDirectory) -> Callable[[str], M
     """What replicas need before they start; the environment of each, by its name."""
     if not config.is_demo:
         return lambda name: {}
-    from cluster.demo.index import build_index
     from cluster.demo.settings import SERVICE_DEFAULT, DemoSettings
 
     await trio.to_thread.run_sync(build_index, state.index.absolute(), abandon_on_cancel=True)

@@ -185,7 +185,9 @@ async def _status(where: Where, as_json: bool, timeout: float) -> int:
 
 
 def _talk(program: Callable[[], Any]) -> int:
-    """Run ``program`` on Trio; an error of the library becomes one line."""
+    """Run ``program`` on Trio; an error of the library becomes one line, and its log is for programs that run on."""
+    logging.getLogger("tiedreq").addHandler(logging.NullHandler())
+    logging.getLogger("tiedreq").propagate = False
     try:
         code: int = trio.run(program)
     except UsageError:

@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from cluster.engines.base import ReplicaSpec
-from cluster.lines import LineSender, read_lines, read_log
+from cluster.lines import LineSender, LogReader, MessageReader
 
 POLL_SECONDS = 0.05
 REAP_SECONDS = 5.0
@@ -66,18 +66,18 @@ class Program:
 
     def messages(self) -> AsyncIterator[dict[str, Any]]:
         """See ``ReplicaProcess``."""
-        return read_lines(self._messages)
+        return MessageReader(self._messages)
 
     def log(self) -> AsyncIterator[str]:
         """See ``ReplicaProcess``."""
-        return read_log(self._log)
+        return LogReader(self._log)
 
     async def ended(self) -> str:
         """See ``ReplicaProcess``. The end of a pipe would not do: a grandchild may hold it open."""
         while not self._has_ended():  # noqa: ASYNC110 -- the kernel tells nobody but who asks
             await trio.sleep(POLL_SECONDS)
         self._finish()
-        return ending_in_words(self._popen.returncode)
+        return ending_in_words(self._popen.returncode or 0)
 
     @property
     def returncode(self) -> int | None:
@@ -96,14 +96,18 @@ class Program:
         """Whether it is a zombie, or reaped: without reaping it, so that its process group's number stays its own."""
         if self._popen.returncode is not None:
             return True
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # whoever started the launcher told the kernel to reap its children
+            return True
 
     def _finish(self) -> None:
         """Kill the whole process group and reap the child."""
         if self._popen.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self._popen.wait(REAP_SECONDS)
+            with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, which ends it when it can
+                self._popen.wait(REAP_SECONDS)
 
 
 class LocalEngine:
