@@ -233,6 +233,9 @@ class Triangle:
     def drain(self, name: str) -> None:
         self._give(self.nodes[name], e.DrainRequested())
 
+    def push_back(self, name: str, seconds: float) -> None:
+        self._give(self.nodes[name], e.PushbackRequested(seconds))
+
     # ---- calls ------------------------------------------------------------------------------------------------
 
     def call(

@@ -42,6 +42,8 @@ from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyStat
 __all__ = ["CallCore", "CallRequest", "CallStats", "SentCopy"]
 
 NEVER = float("inf")
+RETARGET_MIN = 0.001
+"""Seconds after which a backup that found no replica looks again, at least."""
 
 _ENDING = {
     OutcomeKind.ANSWERED: CallTrigger.ANSWERED,
@@ -85,7 +87,9 @@ class CallCore:
         self._partners: tuple[Identity, ...] = ()
         self._unsent: list[tuple[float, int, ReplicaView]] = []
         self._backup_at = NEVER
+        self._ceiling_at = NEVER
         self._backups = 0
+        self._untargeted = 0
         self._failure: FailureReceived | None = None
         self._retry_after = 0.0
         self._out: list[CallCommand] = []
@@ -120,7 +124,7 @@ class CallCore:
         if self.state == CallState.DONE:
             return NEVER
         unsent = self._unsent[0][0] if self._unsent else NEVER
-        return min(self.request.deadline, self._backup_at, unsent)
+        return min(self.request.deadline, self._backup_at, self._ceiling_at, unsent)
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that the future depends on, as hashable plain values (times are absolute)."""
@@ -132,7 +136,9 @@ class CallCore:
             self._untied,
             tuple((rank, view.link) for _, rank, view in self._unsent),
             self._backup_at,
+            self._ceiling_at,
             self._backups,
+            self._untargeted,
             self._failure,
         )
 
@@ -147,6 +153,7 @@ class CallCore:
             self._complete(Outcome(OutcomeKind.DEADLINE), now)
             return
         chosen = self._choose_round(now)
+        self._backup_at = self._ceiling_at = NEVER
         if not chosen:
             self.state = CALL_TABLE.next(self.state, CallTrigger.NONE_REACHABLE)
             return
@@ -155,7 +162,6 @@ class CallCore:
             return
         self.state = CALL_TABLE.next(self.state, CallTrigger.ROUND_SENT)
         self._rounds += 1
-        self._backup_at = NEVER
         if self._rounds > 1:
             self._stats.failovers += 1
         if len(chosen) == 1:
@@ -257,7 +263,8 @@ class CallCore:
             self._unsent.clear()
         backup = self._backup
         if backup is not None and backup.since == "start" and self._backups < backup.max_per_call:
-            self._arm(now + backup.delay, now)
+            self._ceiling_at = NEVER
+            self._arm(now + backup.delay)
 
     def _result_received(self, event: ResultReceived, now: float) -> None:
         sent = self._find(event.link, event.copy)
@@ -386,19 +393,18 @@ class CallCore:
         return True
 
     def _give_up(self, now: float) -> None:
-        """No round is left. The rule: a handler's first failure, else the refusals, else what became of the last."""
+        """No round is left. The rule: a handler's first failure, else a refusal, else what became of the last copy."""
         if self._failure is not None:
             self._complete(_failed(self._failure), now)
             return
         ended = [sent for sent in self.copies.values() if not sent.alive]
-        last = ended[-1]
-        if any(sent.state == CopyState.REFUSED for sent in ended):
-            outcome = Outcome(OutcomeKind.OVERLOADED, last.id, last.cause, retry_after=self._retry_after)
-        elif any(sent.state == CopyState.EXPIRED for sent in ended):
-            outcome = Outcome(OutcomeKind.DEADLINE, last.id, last.cause)
-        else:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, last.id, last.cause)
-        self._complete(outcome, now)
+        for state, kind in ((CopyState.REFUSED, OutcomeKind.OVERLOADED), (CopyState.EXPIRED, OutcomeKind.DEADLINE)):
+            decisive = [sent for sent in ended if sent.state == state]
+            if decisive:
+                hint = self._retry_after if kind == OutcomeKind.OVERLOADED else 0.0
+                self._complete(Outcome(kind, decisive[-1].id, decisive[-1].cause, retry_after=hint), now)
+                return
+        self._complete(Outcome(OutcomeKind.UNAVAILABLE, ended[-1].id, ended[-1].cause), now)
 
     def _replica_available(self, event: ReplicaAvailable, now: float) -> None:
         if self.state == CallState.WAITING:
@@ -406,26 +412,34 @@ class CallCore:
 
     # ---- backups ----------------------------------------------------------------------------------------------
 
-    def _arm(self, at: float, now: float) -> None:
+    def _arm(self, at: float) -> None:
         if at < self.request.deadline:
             self._backup_at = min(self._backup_at, at)
 
     def _arm_from_send(self, now: float) -> None:
         """Set the clock that counts from the sending: the delay itself, or the ceiling over a frozen queue."""
         backup = self._backup
-        if backup is not None and self._backups < backup.max_per_call:
-            self._arm(now + (backup.delay if backup.since == "send" else backup.ceiling), now)
+        if backup is None or self._backups >= backup.max_per_call:
+            return
+        if backup.since == "send":
+            self._arm(now + backup.delay)
+        elif now + backup.ceiling < self.request.deadline:
+            self._ceiling_at = now + backup.ceiling
 
     def _send_backup(self, now: float) -> None:
+        """Send a backup; with no replica for it, look again after twice the time as before."""
         backup = self._backup
-        self._backup_at = NEVER
+        self._backup_at = self._ceiling_at = NEVER
         if backup is None or self._backups >= backup.max_per_call:
             return
         view = self._choose_backup(now)
         if view is None:
-            self._stats.backups_without_target += 1
-            self._arm(now + max(backup.delay, 0.001), now)
+            if not self._untargeted:
+                self._stats.backups_without_target += 1
+            self._arm(now + max(backup.delay, RETARGET_MIN) * 2**self._untargeted)
+            self._untargeted += 1
             return
+        self._untargeted = 0
         self._backups += 1
         self._stats.backups_sent += 1
         self._send(self._untied_id(), CopyKind.BACKUP, view, now)
@@ -450,7 +464,7 @@ class CallCore:
             self._complete(Outcome(OutcomeKind.DEADLINE), now)
             return
         self._send_due(now)
-        if now >= self._backup_at:
+        if now >= min(self._backup_at, self._ceiling_at):
             self._send_backup(now)
 
     def _caller_cancelled(self, event: CallerCancelled, now: float) -> None:
