@@ -12,7 +12,7 @@ from tiedreq.core import link_events as e
 from tiedreq.core.link_options import LinkTiming
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Goodbye, Heartbeat, HeartbeatEcho, Hello, Proof, Welcome
-from tiedreq.core.pulse import RoundTrip
+from tiedreq.core.pulse import Pulse, RoundTrip
 from tiedreq.core.types import CopyId
 
 COPY = CopyId(7, 1, 0, 0)
@@ -149,6 +149,14 @@ class TestOwnStall:
         before = pair.dialer.core.round_trip.mean
         pair.run(0.245).stall(3.0).run(2.0)
         assert pair.dialer.core.round_trip.mean == pytest.approx(before, rel=0.01)
+
+    def test_an_echo_that_was_awaited_meanwhile_measures_nothing(self) -> None:
+        pulse = Pulse(LinkTiming(), 0.0, probing=False)
+        number = pulse.due(0.0)
+        assert number is not None
+        pulse.forgive(3.0, 3.2)
+        pulse.echoed(number, 3.2)
+        assert pulse.round_trip.samples == 0
 
     def test_extends_the_handshake(self) -> None:
         acceptor = core(REPLICA_A, dialing=False)
@@ -376,7 +384,11 @@ class TestEnding:
         assert pair.dialer.last == c.AnnounceDown(1, "draining", "this replica stops", by_peer=True)
 
     def test_a_goodbye_that_refuses_is_not_lasting_once_the_link_was_up(self) -> None:
-        pair = Pair().start()
+        epochs = count(1).__next__
+        pair = Pair(
+            core(CLIENT, dialing=True, retry_refused=False, epochs=epochs),
+            lambda: core(REPLICA_A, dialing=False, epochs=epochs, seed=2),
+        ).start()
         pair.step(pair.acceptor, e.CloseRequested("auth", "changed my mind"))
         pair.run(1)
         assert pair.dialer.core.state is UP

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 
 from tests.net_layer.ends import InMemory, Recorder, acceptor, cancel, connected, dialer, reply
+from tiedreq.core.link_options import LinkTiming
 from tiedreq.core.link_table import LinkState
 from tiedreq.errors import ConnectError
+from tiedreq.net.link import Link, LinkOptions
 from tiedreq.net.memory import PIPE_BYTES_MAX, MemoryNetwork, memory_pair
 from tiedreq.net.transport import Transport, TransportClosed
 
@@ -176,36 +181,88 @@ class TestLinks:
             assert link.last_error is None
             nursery.cancel_scope.cancel()
 
-    async def test_a_slow_reader_is_ended_within_a_bound(self, autojump_clock) -> None:
-        """B23, B24: the writer is stuck in a send; closing gives it a second, then tears it down."""
-        network = MemoryNetwork()
-        ours = Recorder()
+    async def stuck(self, nursery: trio.Nursery, network: MemoryNetwork) -> tuple[Link, Recorder]:
+        """A link whose writer is in the middle of a send that the other side, in no hurry, does not take."""
+        ours, theirs = Recorder(), Recorder()
+        patient = LinkOptions(timing=LinkTiming(heartbeat_interval=60.0))
+        await nursery.start(network.serve, "a", acceptor(theirs, options=patient)[0])
         link = dialer(ours)
+        nursery.start_soon(link.run_dialer, lambda: network.dial("c", "a"))
+        await ours.until(lambda: ours.ups and theirs.ups)
+        network.hold("c", "a")
+        link.send(reply(1, 5_000_000))
+        await trio.sleep(0.01)
+        return link, ours
 
-        async def reads_no_more(transport: Transport) -> None:
-            theirs = Recorder()
-            handle, _ = acceptor(theirs)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(handle, transport)
-                await theirs.until(lambda: theirs.ups)
-                await trio.sleep(0.5)
-                network.hold("c", "a")
-                await trio.sleep_forever()
+    async def gone(self, network: MemoryNetwork) -> float:
+        began = trio.current_time()
+        while network.connections:  # noqa: ASYNC110 - a network has no owner to tell
+            await trio.sleep(0.001)
+        return trio.current_time() - began
+
+    async def test_a_stuck_writer_is_given_a_second_for_the_goodbye(self, autojump_clock) -> None:
+        """B23, B24: then the send is interrupted, which tears the connection."""
+        network = MemoryNetwork()
+        async with trio.open_nursery() as nursery:
+            link, ours = await self.stuck(nursery, network)
+            link.drop("slow", "test")
+            assert not link.up and ours.downs[0].code == "slow", "the owner knows at once"
+            assert 0.9 <= await self.gone(network) <= 1.01
+            nursery.cancel_scope.cancel()
+
+    async def test_a_stuck_writer_of_a_silent_peer_is_given_none(self, autojump_clock) -> None:
+        network = MemoryNetwork()
+        async with trio.open_nursery() as nursery:
+            _, ours = await self.stuck(nursery, network)
+            network.hold("a", "c")
+            await ours.until(lambda: ours.downs)
+            assert ours.downs[0].code == "silent"
+            assert await self.gone(network) <= 0.01
+            nursery.cancel_scope.cancel()
+
+    async def test_a_goodbye_that_waits_to_be_read_says_more_than_a_send_that_fails(self, autojump_clock) -> None:
+        world = InMemory()
+        broken = False
+
+        class Breaking:
+            """Its sends fail before what has arrived is read, as they may on a socket."""
+
+            def __init__(self, inner: Transport) -> None:
+                self._inner = inner
+
+            def __getattr__(self, name: str):
+                return getattr(self._inner, name)
+
+            async def send_frame(self, frame: bytes) -> None:
+                if broken:
+                    raise TransportClosed("broken pipe")
+                await self._inner.send_frame(frame)
+
+            async def receive_frame(self) -> bytes | None:
+                frame = await self._inner.receive_frame()
+                if broken:
+                    await trio.sleep(0.05)
+                return frame
+
+        ours, theirs = Recorder(), Recorder()
+
+        @asynccontextmanager
+        async def dial() -> AsyncIterator[Transport]:
+            async with world.dial() as transport:
+                yield Breaking(transport)
 
         async with trio.open_nursery() as nursery:
-            await nursery.start(network.serve, "a", reads_no_more)
-            nursery.start_soon(link.run_dialer, lambda: network.dial("c", "a"))
-            await ours.until(lambda: ours.ups)
-            await trio.sleep(0.6)
-            link.send(reply(1, 5_000_000))
-            await trio.sleep(0.01)
-            began = trio.current_time()
-            link.drop("slow", "test")
-            assert not link.up
-            await ours.until(lambda: link.state is LinkState.DIALING)
-            while network.connections:  # noqa: ASYNC110
-                await trio.sleep(0.01)
-            assert trio.current_time() - began <= 1.05
+            handle, links = acceptor(theirs)
+            await world.serve(nursery, handle)
+            link = dialer(ours)
+            nursery.start_soon(link.run_dialer, dial)
+            await ours.until(lambda: ours.ups and theirs.ups)
+            await trio.sleep(0.1)
+            broken = True
+            links[0].close("draining", "this replica stops")
+            link.send(cancel(1))
+            await ours.until(lambda: ours.downs)
+            assert ours.downs[0].code == "draining"
             nursery.cancel_scope.cancel()
 
     async def test_cancelled_at_every_point(self, autojump_clock) -> None:

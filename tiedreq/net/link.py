@@ -263,20 +263,18 @@ class Link:
         await transport.aclose(*self._close_words)
 
     async def _read(self, transport: Transport, epoch: int) -> None:
-        """Decode what arrives until the transport is closed; what comes after the end of ``epoch`` is passed over."""
+        """Decode what arrives until the transport is closed; what comes after the end of ``epoch`` changes nothing."""
         statistics, decoder = self.statistics, FrameDecoder(self._options.wire)
         while (frame := await transport.receive_frame()) is not None:
             statistics.frames_received += 1
             statistics.bytes_received += len(frame)
-            if epoch != self._core.epoch:
-                continue
             try:
                 decoded = decoder.decode(frame, takes_chunks=self._core.takes_chunks)
             except RemoteViolation as violation:
                 self._step(events.ViolationFound(epoch, str(violation)))
-                continue
-            statistics.messages_received += len(decoded.messages)
-            self._step(events.FrameArrived(epoch, *decoded))
+            else:
+                statistics.messages_received += len(decoded.messages)
+                self._step(events.FrameArrived(epoch, *decoded))
         self._step(events.TransportLost(epoch, transport.closed_because or "the other side closed the connection"))
 
     # ---- between the core and the world

@@ -70,9 +70,9 @@ class DelayLine:
             shaped.abort()
         return len(hit)
 
-    def arrival(self, now: float, last: float) -> float:
-        """When a frame that is sent ``now`` arrives, the one before it arriving at ``last``."""
-        return max(last, now + self._law())
+    def draw(self) -> float:
+        """The delay of the next frame, in seconds."""
+        return self._law()
 
     @asynccontextmanager
     async def attach(self, transport: Transport) -> AsyncIterator[Transport]:
@@ -104,7 +104,6 @@ class _Shaped:
         self._bytes_max = bytes_max
         self._frames: deque[tuple[float, bytes]] = deque()
         self._bytes = 0
-        self._last_arrival = 0.0
         self._broken = ""
         self._bell = Bell()
         self._changed = trio.lowlevel.ParkingLot()
@@ -126,8 +125,7 @@ class _Shaped:
             await self._changed.park()
         if self._broken:
             raise TransportClosed(self._broken)
-        self._last_arrival = self._line.arrival(trio.current_time(), self._last_arrival)
-        self._frames.append((self._last_arrival, frame))
+        self._frames.append((trio.current_time() + self._line.draw(), frame))
         self._bytes += len(frame)
         self._bell.ring()
 
@@ -153,7 +151,7 @@ class _Shaped:
         self._bell.ring()
 
     async def pump(self) -> None:
-        """Hand each frame over at its time. Nothing but tear-down interrupts it in a send."""
+        """Hand each frame over at its time, or right behind the one before it. Only tear-down interrupts a send."""
         try:
             while True:
                 if not self._frames or self._line.blocked:
