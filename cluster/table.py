@@ -20,7 +20,7 @@ def live_table(
     statuses: Mapping[str, Mapping[str, Any] | None], states: Mapping[str, str], progress: Mapping[str, Any] | None
 ) -> RenderableType:
     """The replicas, and below them how the traffic goes, if there is any."""
-    table = replica_table(statuses, states)
+    table = replica_table({name: _with_all_links(name, status, states) for name, status in statuses.items()}, states)
     if progress is None:
         return table
     line = (
@@ -30,6 +30,14 @@ def live_table(
         f"p99.9 {milliseconds(progress['p999_ms'])} ms"
     )
     return Group(table, Text(line))
+
+
+def _with_all_links(name: str, status: Mapping[str, Any] | None, states: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """A replica does not list a lost link that its peer has to dial: here every other replica has one."""
+    if status is None:
+        return None
+    links = {peer: status["links"].get(peer, {"up": False}) for peer in states if peer != name}
+    return {**status, "links": links}
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

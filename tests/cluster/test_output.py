@@ -159,6 +159,11 @@ def test_the_live_table_with_traffic() -> None:
     assert "traffic" not in shown(live_table({"r0": STATUS}, {}, None))
 
 
+def test_a_link_that_a_replica_does_not_list_is_down() -> None:
+    lines = shown(live_table({"r0": None, "r1": {**STATUS, "links": {}}}, {"r0": "starting", "r1": "up"}, None))
+    assert lines.splitlines()[2].endswith("0/1 down: r0")
+
+
 def test_a_summary() -> None:
     event = summary_event(TRAFFIC, 208)
     assert set(FIELDS) <= set(event)
