@@ -207,8 +207,8 @@ class ReplicaCore(ExclusiveRules):
 
     def _peer_connected(self, event: PeerConnected, now: float) -> None:
         peer = event.peer
-        for known in [known for known in self._links if known.name == peer.name and known != peer]:
-            self._forget_peer(self._links[known], now)
+        for link in [link for link, known in self._peers.items() if known.name == peer.name and known != peer]:
+            self._forget_peer(link, now)
         self._peers[event.link] = peer
         self._links[peer] = event.link
         for held in self._copies.values():

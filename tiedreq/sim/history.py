@@ -212,10 +212,12 @@ class History:
     def _notice_handled(self, step: ReplicaStep, event: PeerStarted | PeerNext) -> None:
         replica, copy = step.identity, event.copy
         note = (copy, replica)
+        peer = self.peers.get((replica, event.link))
+        if peer is not None and peer != self.at(copy):
+            return
         if isinstance(event, PeerStarted) and note in self.pending:
             self._settle(note, [max(self.pending[note])])
-        peer = self.peers.get((replica, event.link))
-        if peer is None or self.at(copy) != peer:
+        if peer is None:
             return
         until = step.now + min(event.remaining, step.core.limits.marker_age_max)
         self._own("heard" if isinstance(event, PeerStarted) else "heard_next")[note] = Heard(until, False)
