@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tiedreq.core.commands import ReplicaCommand, SendCaller, SendPeer, StartWork, StopWork
 from tiedreq.core.copy_table import COPY_TABLE, CopyTrigger
 from tiedreq.core.limits import ReplicaLimits
-from tiedreq.core.memory import BoundedSet, MarkerBook, ParkedClaims, Tombstone, Tombstones
+from tiedreq.core.memory import CancelMarkers, MarkerBook, ParkedClaims, Tombstone, Tombstones
 from tiedreq.core.messages import Ended, Message, Report, Started, Submit
 from tiedreq.core.replica_stats import ReplicaStats
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState, Identity, Load, MethodInfo, TieId
@@ -84,6 +84,7 @@ class HeldCopy:
             self.deadline,
             self.stoppable,
             self.announced,
+            self.doubled,
             self.granted,
             self.submit.partners,
         )
@@ -94,11 +95,11 @@ class Caller:
 
     __slots__ = ("cancels", "client", "copies", "received")
 
-    def __init__(self, client: int, cancels_max: int) -> None:
+    def __init__(self, client: int, limits: ReplicaLimits) -> None:
         self.client = client
         self.received = 0
         self.copies: dict[CopyId, None] = {}
-        self.cancels = BoundedSet(cancels_max)
+        self.cancels = CancelMarkers(limits.cancel_markers_per_caller_max, limits.marker_age_max)
 
 
 class CopyBook:
@@ -132,6 +133,7 @@ class CopyBook:
         self._claiming: dict[CopyId, HeldCopy] = {}
         self._parked = ParkedClaims(self.limits.parked_claims_max, self.limits.marker_age_max)
         self._callers: dict[int, Caller] = {}
+        self._cancels_expire_at: float | None = None
         self._peers: dict[int, Identity] = {}
         self._links: dict[Identity, int] = {}
         self._deadlines: list[tuple[float, CopyId]] = []
@@ -152,6 +154,8 @@ class CopyBook:
             times.append(marker)
         if (parked := self._parked.wake_at) is not None:
             times.append(parked)
+        if self._cancels_expire_at is not None:
+            times.append(self._cancels_expire_at)
         return min(times, default=None)
 
     @property

@@ -56,6 +56,7 @@ class MarkerBook:
             book.popitem(last=False)
             self.evicted += 1
         book[copy] = Marker(kind, now + min(remaining, self._age_max))
+        book.move_to_end(copy)
 
     def take(self, peer: Identity, copy: CopyId, now: float) -> MarkerKind | None:
         """What ``peer`` had said of ``copy``; the marker is gone afterwards."""
@@ -90,29 +91,41 @@ class MarkerBook:
         return tuple((peer, tuple(book.items())) for peer, book in sorted(self._books.items()))
 
 
-class BoundedSet:
-    """Values in order of arrival, the oldest out when ``size_max`` is reached."""
+class CancelMarkers:
+    """Cancels of one caller that arrived before their copy, or after it was forgotten: bounded in number and age."""
 
-    def __init__(self, size_max: int) -> None:
+    def __init__(self, size_max: int, age_max: float) -> None:
         self._size_max = size_max
-        self._values: OrderedDict[CopyId, None] = OrderedDict()
+        self._age_max = age_max
+        self._expiries: OrderedDict[CopyId, float] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._expiries)
 
-    def add(self, value: CopyId) -> None:
-        """Remember ``value``."""
-        if value not in self._values and len(self._values) >= self._size_max:
-            self._values.popitem(last=False)
-        self._values[value] = None
+    def add(self, copy: CopyId, now: float) -> float:
+        """Remember that ``copy`` is cancelled; returns until when."""
+        if copy not in self._expiries and len(self._expiries) >= self._size_max:
+            self._expiries.popitem(last=False)
+        self._expiries[copy] = now + self._age_max
+        self._expiries.move_to_end(copy)
+        return now + self._age_max
 
-    def discard(self, value: CopyId) -> bool:
-        """Forget ``value``; True when it was known."""
-        return self._values.pop(value, 0) is None
+    def take(self, copy: CopyId) -> bool:
+        """True when ``copy`` was cancelled; the marker is gone afterwards."""
+        return self._expiries.pop(copy, None) is not None
 
-    def snapshot(self) -> tuple[CopyId, ...]:
-        """The values, oldest first."""
-        return tuple(self._values)
+    def expire(self, now: float) -> float | None:
+        """Drop what is past its age; returns when the oldest of the rest will be, or None."""
+        while self._expiries:
+            expires_at = next(iter(self._expiries.values()))
+            if expires_at > now:
+                return expires_at
+            self._expiries.popitem(last=False)
+        return None
+
+    def snapshot(self) -> tuple[tuple[CopyId, float], ...]:
+        """The markers, oldest first."""
+        return tuple(self._expiries.items())
 
 
 class ParkedClaim(NamedTuple):
@@ -140,6 +153,7 @@ class ParkedClaims:
         if copy not in self._claims and len(self._claims) >= self._size_max:
             evicted = self._claims.popitem(last=False)[1]
         self._claims[copy] = ParkedClaim(copy, claimant, now + self._age_max)
+        self._claims.move_to_end(copy)
         return evicted
 
     def take(self, tie: TieId, ranks: int) -> list[ParkedClaim]:
@@ -204,9 +218,11 @@ class Tombstones:
 
     def add(self, tombstone: Tombstone) -> None:
         """Remember how a copy ended."""
-        if len(self._entries) >= self._size_max:
+        key = memory_key(tombstone.copy)
+        if key not in self._entries and len(self._entries) >= self._size_max:
             self._entries.popitem(last=False)
-        self._entries[memory_key(tombstone.copy)] = tombstone
+        self._entries[key] = tombstone
+        self._entries.move_to_end(key)
 
     def grant(self, copy: CopyId, grantee: Identity) -> None:
         """Remember that ``grantee`` may start in place of this ended copy."""

@@ -94,7 +94,7 @@ class ReplicaCore(ExclusiveRules):
     # ---- callers ----------------------------------------------------------------------------------------------
 
     def _caller_connected(self, event: CallerConnected, now: float) -> None:
-        self._callers[event.link] = Caller(event.client, self.limits.cancel_markers_per_caller_max)
+        self._callers[event.link] = Caller(event.client, self.limits)
         if self._notice_latencies:
             self._send_caller(event.link, self._report())
         if self.draining:
@@ -116,7 +116,7 @@ class ReplicaCore(ExclusiveRules):
         caller.received += 1
         self.stats.submitted += 1
         copy = submit.copy
-        if copy in self._copies or ((tombstone := self._tombstones.get(copy)) and tombstone.copy == copy):
+        if copy in self._executions or self.copy_state(copy) is not None:
             self.stats.duplicate_submits += 1
             return
         method = self._methods.get(submit.method)
@@ -147,7 +147,7 @@ class ReplicaCore(ExclusiveRules):
         if copy.rank == UNTIED:
             if partners:
                 raise RemoteViolation("submit: an untied copy names partners")
-        elif copy.rank >= len(partners) or partners[copy.rank] != self.identity:
+        elif not 0 <= copy.rank < len(partners) or partners[copy.rank] != self.identity:
             raise RemoteViolation(f"submit: rank {copy.rank} of the tie is not this replica")
         elif len({partner.name for partner in partners}) != len(partners):
             raise RemoteViolation("submit: a tie names one replica twice")
@@ -158,7 +158,7 @@ class ReplicaCore(ExclusiveRules):
         """How a copy ends that can't even wait, or None. What is already known comes first."""
         submit = held.submit
         early = self._take_markers(held, now)
-        if caller.cancels.discard(submit.copy):
+        if caller.cancels.take(submit.copy):
             return CopyTrigger.CALLER_CANCELLED, Cause.CALLER
         if method is None:
             return CopyTrigger.REFUSAL, Cause.UNKNOWN_METHOD
@@ -201,7 +201,9 @@ class ReplicaCore(ExclusiveRules):
             return
         tombstone = self._tombstones.get(event.copy)
         if tombstone is None or tombstone.copy != event.copy:
-            caller.cancels.add(event.copy)
+            expires_at = caller.cancels.add(event.copy, now)
+            if self._cancels_expire_at is None:
+                self._cancels_expire_at = expires_at
 
     # ---- peers ------------------------------------------------------------------------------------------------
 
@@ -235,7 +237,7 @@ class ReplicaCore(ExclusiveRules):
     def _partner(self, link: int, copy: CopyId) -> tuple[Identity | None, HeldCopy | None]:
         """Who speaks of ``copy``, and this replica's live copy of the same tie if the tie names that partner."""
         peer = self._peers.get(link)
-        if peer is None or copy.rank == UNTIED:
+        if peer is None or copy.rank < 0:
             self.stats.stale_notices += 1
             return None, None
         held = self._ties.get(copy.tie)
@@ -296,6 +298,8 @@ class ReplicaCore(ExclusiveRules):
             self.stats.late_notices += 1
 
     def _notice_latency_measured(self, event: NoticeLatencyMeasured, now: float) -> None:
+        if all(peer.name != event.peer for peer in self._links):
+            return
         self._notice_latencies[event.peer] = event.seconds
         if self._reported_at is None or now - self._reported_at >= self.limits.report_interval:
             self._reported_at = now
@@ -367,6 +371,9 @@ class ReplicaCore(ExclusiveRules):
     def _time_passed(self, event: TimePassed, now: float) -> None:
         self._markers.expire(now)
         self._deny_parked(self._parked.expire(now))
+        if self._cancels_expire_at is not None and self._cancels_expire_at <= now:
+            left = [caller.cancels.expire(now) for caller in self._callers.values()]
+            self._cancels_expire_at = min((at for at in left if at is not None), default=None)
         while self._deadlines and self._deadlines[0][0] <= now:
             _, copy = heapq.heappop(self._deadlines)
             held = self._copies.get(copy)

@@ -1,0 +1,43 @@
+"""Defects that the simulator found, each as the small world in which it showed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiedreq.core.limits import ReplicaLimits
+from tiedreq.core.policy import Tied
+from tiedreq.laws import Constant
+from tiedreq.sim.faults import FaultOptions
+from tiedreq.sim.network import NetworkOptions
+from tiedreq.sim.options import SimOptions
+from tiedreq.sim.run import run
+from tiedreq.sim.traffic import TrafficOptions
+from tiedreq.sim.world import WorldOptions
+from tiedreq.units import parse_latency
+
+NETWORK = NetworkOptions(mesh=parse_latency("1ms"), client=parse_latency("0.5ms"))
+
+CASES = {
+    # A Cancel arrives when its copy has ended and its tombstone has been evicted. The marker that it leaves goes in
+    # time, like a marker of a notice.
+    "a cancel marker goes in time": SimOptions(
+        seed=1,
+        seconds=1.0,
+        world=WorldOptions(
+            replicas=2,
+            slots=1,
+            network=NETWORK,
+            replica_limits=ReplicaLimits(tombstones_max=1, marker_age_max=0.05),
+        ),
+        traffic=TrafficOptions(
+            calls=100, rate=100.0, law=Constant(0.01), policies=(Tied(stagger=0.0),), timeouts=(0.011,)
+        ),
+        faults=FaultOptions(),
+    ),
+}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
+def test_case(options: SimOptions) -> None:
+    result = run(options, keep=True)
+    assert result.ok, "\n".join([str(result.violations[0]), *result.lines[-60:]])
