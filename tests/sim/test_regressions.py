@@ -6,6 +6,8 @@ import pytest
 
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.policy import Tied
+from tiedreq.core.replica import HeldMethod
+from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Constant
 from tiedreq.sim.faults import FaultOptions
 from tiedreq.sim.network import NetworkOptions
@@ -15,9 +17,21 @@ from tiedreq.sim.traffic import TrafficOptions
 from tiedreq.sim.world import WorldOptions
 from tiedreq.units import parse_latency
 
+THREAD = (HeldMethod(MethodInfo("thread", True, False, 60.0), None),)
 NETWORK = NetworkOptions(mesh=parse_latency("1ms"), client=parse_latency("0.5ms"))
 
 CASES = {
+    # Both copies of a tie run in threads. Each has heard of the other when the thread of higher rank says how it can
+    # be stopped: it yields then, and does not run on.
+    "a thread that can be stopped after all yields": SimOptions(
+        seed=1,
+        seconds=1.0,
+        world=WorldOptions(replicas=2, slots=1, methods=THREAD, network=NETWORK),
+        traffic=TrafficOptions(
+            calls=50, rate=20.0, law=Constant(0.02), policies=(Tied(stagger=0.0),), timeouts=(1.0,), stop_enabled=1.0
+        ),
+        faults=FaultOptions(),
+    ),
     # A Cancel arrives when its copy has ended and its tombstone has been evicted. The marker that it leaves goes in
     # time, like a marker of a notice.
     "a cancel marker goes in time": SimOptions(

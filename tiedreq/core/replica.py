@@ -272,7 +272,11 @@ class ReplicaCore(ExclusiveRules):
         if not held.doubled:
             held.doubled = True
             self.stats.double_starts += 1
-        if held.submit.yield_ and held.stoppable and not held.submit.exclusive:
+        self._yield_if_doubled(held, now)
+
+    def _yield_if_doubled(self, held: HeldCopy, now: float) -> None:
+        """Stop for the copy of lower rank that is known to run, unless this one can't be stopped or never yields."""
+        if held.doubled and held.stoppable and held.submit.yield_ and not held.submit.exclusive:
             self._end(held, CopyTrigger.PARTNER_STARTED, Cause.STARTED, now)
 
     def _peer_next(self, event: PeerNext, now: float) -> None:
@@ -367,6 +371,8 @@ class ReplicaCore(ExclusiveRules):
         held = self._executions.get(event.copy)
         if held is not None:
             held.stoppable = True
+            if held.state == CopyState.RUNNING:
+                self._yield_if_doubled(held, now)
 
     def _time_passed(self, event: TimePassed, now: float) -> None:
         self._markers.expire(now)
