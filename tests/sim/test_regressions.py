@@ -48,6 +48,25 @@ CASES = {
         ),
         faults=FaultOptions(),
     ),
+    # The copies that ask their arbiter come back into the queue when they are granted: it has kept room for them.
+    "a granted copy has room in the queue": SimOptions(
+        seed=1,
+        seconds=1.0,
+        world=WorldOptions(
+            replicas=2,
+            slots=1,
+            network=NETWORK,
+            replica_limits=ReplicaLimits(queue_length_max=1),
+        ),
+        traffic=TrafficOptions(
+            calls=200,
+            rate=200.0,
+            law=Constant(0.01),
+            policies=(Tied(stagger=0.0, exclusive=True), Tied(stagger=0.0)),
+            timeouts=(1.0,),
+        ),
+        faults=FaultOptions(),
+    ),
 }
 
 

@@ -172,7 +172,9 @@ class ReplicaCore(ExclusiveRules):
             return CopyTrigger.DEADLINE_PASSED, Cause.DEADLINE
         if self.draining:
             return CopyTrigger.REFUSAL, Cause.DRAINING
-        if len(self._queue) >= self.limits.queue_length_max or len(caller.copies) >= self.limits.copies_per_caller_max:
+        # A claiming copy may come back into the queue.
+        waiting = len(self._queue) + len(self._claiming)
+        if waiting >= self.limits.queue_length_max or len(caller.copies) >= self.limits.copies_per_caller_max:
             return CopyTrigger.REFUSAL, Cause.FULL
         return None
 
