@@ -127,7 +127,7 @@ class Faults:
 
     def _drain(self, seconds: float) -> bool:
         replica = self._replica()
-        if replica is not None and not replica.core.draining:
+        if replica is not None and not replica.leaving:
             self._world.drain(replica.name)
             self._after(seconds, self._restart, replica.name)
             return True
@@ -137,7 +137,7 @@ class Faults:
         """Start what has ended; one that still drains gets more time."""
         replica = self._world.replicas.get(name)
         if replica is not None and replica.alive:
-            if replica.core.draining:
+            if replica.leaving:
                 self._after(self._options.length_max, self._restart, name)
         elif replica is not None or not self._world.callers[name].alive:
             self._world.restart(name)

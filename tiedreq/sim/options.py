@@ -153,6 +153,7 @@ class _Draw:
             markers_per_peer_max=rng.choice([1, 2, 10, 50_000, 50_000]),
             marker_age_max=self.between(0.01, 5.0),
             cancel_markers_per_caller_max=rng.choice([1, 3, 10_000]),
+            parked_claims_max=rng.choice([1, 3, 10_000]),
             tombstones_max=rng.choice([1, 5, 50, 50_000, 50_000]),
             report_interval=self.between(0.01, 1.0),
         )
@@ -184,6 +185,7 @@ class _Draw:
             stagger="auto" if self.chance(0.4) else self.sometimes(0.5, 1e-5, 0.02),
             backup=self.backup() if self.chance(0.5) else None,
             yield_=self.chance(0.8),
+            exclusive=self.chance(0.3),
         )
 
     def timeout(self) -> float:

@@ -20,9 +20,12 @@ from tiedreq.core.events import (
     CallerConnected,
     CallerLost,
     CancelReceived,
+    ClaimDenied,
+    ClaimGranted,
     DrainRequested,
     Fault,
     InputSettled,
+    PeerClaimed,
     PeerConnected,
     PeerLost,
     PeerNext,
@@ -34,7 +37,7 @@ from tiedreq.core.events import (
     WorkFinished,
 )
 from tiedreq.core.limits import ReplicaLimits
-from tiedreq.core.messages import Cancel, Draining, Goodbye, Next, Started, Submit, Welcome
+from tiedreq.core.messages import Cancel, Claim, Denied, Draining, Goodbye, Granted, Next, Started, Submit, Welcome
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import CopyId, Identity
 from tiedreq.sim.clock import NEVER, Clock
@@ -114,6 +117,7 @@ class ReplicaNode:
         self.alive = False
         self.frozen = False
         self.frozen_until = 0.0
+        self.leaving = False
         self.generation = 0
         self.slots = slots
         self.executions: dict[CopyId, Execution] = {}
@@ -142,6 +146,7 @@ class ReplicaNode:
         self.generation += 1
         self.alive = True
         self.frozen = False
+        self.leaving = False
         self._timer_at = NEVER
 
     def crash(self) -> None:
@@ -150,7 +155,8 @@ class ReplicaNode:
         self._network.crashed(self)
 
     def drain(self) -> None:
-        """Ask for an orderly end."""
+        """Ask for an orderly end. ``leaving`` is True from now on, also while a frozen replica hasn't heard of it."""
+        self.leaving = True
         self._take(self.step, DrainRequested())
 
     def freeze(self, seconds: float) -> None:
@@ -210,17 +216,26 @@ class ReplicaNode:
             event = CancelReceived(link, message.copy)
         elif isinstance(message, Next):
             event = PeerNext(link, message.copy, message.remaining)
-        elif isinstance(message, Opening):
-            end = message.connection.acceptor
-            self._peer_connected(link, end.identity, message.connection.dialer.outgoing)
-            return
-        elif isinstance(message, Goodbye):
-            self._network.said_goodbye(link, self)
-            return
+        elif isinstance(message, Claim):
+            event = PeerClaimed(link, message.copy, message.arbiter, message.claimant)
+        elif isinstance(message, Granted):
+            event = ClaimGranted(link, message.copy)
+        elif isinstance(message, Denied):
+            event = ClaimDenied(link, message.copy, message.started)
         else:
-            assert isinstance(message, Draining), f"a replica was sent {message}"
+            self._receive_of_link(link, message)
             return
         self.step(event)
+
+    def _receive_of_link(self, link: int, message: Parcel) -> None:
+        """What is not for the core: the begin and the end of a connection."""
+        if isinstance(message, Opening):
+            end = message.connection.acceptor
+            self._peer_connected(link, end.identity, message.connection.dialer.outgoing)
+        elif isinstance(message, Goodbye):
+            self._network.said_goodbye(link, self)
+        else:
+            assert isinstance(message, Draining), f"a replica was sent {message}"
 
     def accepted(self, connection: Connection) -> None:
         """A caller's or a peer's connection is up here."""

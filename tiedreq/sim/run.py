@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from tiedreq.core.call import CallCore, CallStats
-from tiedreq.core.errors import TiedreqError
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.replica_stats import ReplicaStats
 from tiedreq.sim.checker import Violation
-from tiedreq.sim.clock import SimulationError
 from tiedreq.sim.faults import Faults
 from tiedreq.sim.options import SimOptions
 from tiedreq.sim.traffic import Traffic
@@ -121,9 +119,10 @@ class _Run:
             self._safety()
             if not violations:
                 self._drain()
-        except (TiedreqError, SimulationError, AssertionError, ArithmeticError, LookupError, TypeError) as error:
+        except Exception as error:
+            # A core that raises broke the protocol or itself, and a broken one may raise anything.
             reason = f"{type(error).__name__}: {error}"
-            violations.append(Violation("raised", "a core or its driver", reason, self.world.clock.now))
+            violations.append(Violation("raised", _place(error), reason, self.world.clock.now))
         return self._finished(violations)
 
     def _safety(self) -> None:
@@ -173,6 +172,16 @@ class _Run:
             sizes=world.sizes(),
             lines=trace.lines,
         )
+
+
+def _place(error: Exception) -> str:
+    """Where an exception was raised: the innermost function."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return "nowhere"
+    return f"{traceback.tb_frame.f_code.co_qualname}, line {traceback.tb_lineno}"
 
 
 def _add(counters: dict[str, float], stats: ReplicaStats | CallStats) -> None:

@@ -222,7 +222,7 @@ class World:
             if replica.executions:
                 return f"{replica.name}: the handler of {next(iter(replica.executions))} runs"
             sizes = replica.core.sizes()
-            for name in ("queue", "copies", "executions", "ties", "markers"):
+            for name in ("queue", "copies", "executions", "ties", "markers", "cancel_markers", "claiming", "parked_claims"):
                 if sizes.get(name):
                     return f"{replica.name}: {sizes[name]} {name}"
             if replica.core.free_slots != replica.slots:
