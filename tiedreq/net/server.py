@@ -134,6 +134,7 @@ class ReplicaServer(LinkOwner):
         self._rng = random.Random()
         self._connections = 0
         self._gone = trio.lowlevel.ParkingLot()
+        self._known_peers: frozenset[str] = frozenset()
         self._peer_urls: dict[str, str] = {}
         self._dialed: dict[str, Link] = {}
         self._lines: dict[str, DelayLine] = {}
@@ -323,6 +324,7 @@ class ReplicaServer(LinkOwner):
 
     def set_peers(self, peers: Mapping[str, str]) -> None:
         """Replace the list of peers. New ones of higher name are dialed; links to removed or moved ones are closed."""
+        self._known_peers = frozenset(peers)
         wanted = {name: url for name, url in peers.items() if name > self.identity.name}
         for name in [name for name, url in self._peer_urls.items() if wanted.get(name) != url]:
             del self._peer_urls[name]
@@ -432,7 +434,7 @@ class ReplicaServer(LinkOwner):
             "p50_ms": _quantile_ms(sojourns, 0.50),
             "p99_ms": _quantile_ms(sojourns, 0.99),
             "callers": core.sizes()["callers"],
-            "links": {name: self._link_status(name) for name in sorted({*self._peer_urls, *self.mesh})},
+            "links": {name: self._link_status(name) for name in sorted({*self._known_peers, *self.mesh})},
         }
 
     def _link_status(self, name: str) -> dict[str, Any]:
