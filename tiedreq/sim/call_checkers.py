@@ -92,6 +92,8 @@ class BackupClockRuns(Checker):
             return
         if sum(other.kind == CopyKind.BACKUP for other in core.copies.values()) >= backup.max_per_call:
             return
+        if any(isinstance(c, SendCopy) and c.submit.kind == CopyKind.FAILOVER for c in step.commands):
+            return  # what started has failed already: its round is over, and a new one has begun
         told = sent.started_at if isinstance(event, CopyStarted) else sent.ended_at
         by_partner = isinstance(event, CopyEnded) and sent.cause == Cause.STARTED
         if told == step.now and (by_partner or (isinstance(event, CopyStarted) and sent.alive)):
