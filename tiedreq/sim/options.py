@@ -51,6 +51,15 @@ class SimOptions:
         """The options that belong to a seed."""
         return _Draw(Random(f"{seed}/options")).options(seed)
 
+    def brief(self) -> str:
+        """The options in a few words."""
+        world = self.world
+        kinds = sum(bool(getattr(self.faults, kind)) for kind in FAULT_KINDS)
+        return (
+            f"seed {self.seed}: {world.replicas} x {world.slots} slots, {world.callers} callers, "
+            f"{self.traffic.calls} calls, {kinds} kinds of faults"
+        )
+
     def describe(self) -> str:
         """The options in words, a few lines."""
         world, traffic, network = self.world, self.traffic, self.world.network

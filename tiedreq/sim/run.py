@@ -49,11 +49,10 @@ class RunResult:
         return not self.violations
 
     def summary(self) -> str:
-        """One line."""
-        faults = sum(self.faults.values())
+        """What happened, in a few words."""
         return (
-            f"seed {self.options.seed}: {self.counts.calls} calls, {self.counts.executions} executions, "
-            f"{faults} faults, {self.steps} steps, {self.seconds:.2f} s, hash {self.digest}"
+            f"{self.counts.calls} calls, {self.counts.executions} executions, {sum(self.faults.values())} faults, "
+            f"{self.steps} steps, {self.seconds:.2f} s, hash {self.digest}"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from enum import Enum
 from hashlib import blake2b
 
+from tiedreq.core.events import InputSettled, TimePassed
 from tiedreq.core.messages import Submit
 from tiedreq.core.types import UNTIED, CallId, CopyId, Identity, Load
 
@@ -17,7 +18,10 @@ TELLING_NOTHING = ("", b"", (), None, False)
 
 
 class Trace:
-    """The record of one run. ``lines`` is filled only when ``keep`` is True; names stand for clients' nonces."""
+    """The record of one run. Names stand for clients' nonces.
+
+    ``lines`` is filled only when ``keep`` is True, and leaves out steps of routine that decided nothing.
+    """
 
     def __init__(self, *, keep: bool) -> None:
         self.lines: list[str] = []
@@ -35,7 +39,7 @@ class Trace:
         """``event`` happened at a node, and it answered with ``commands``."""
         self.steps += 1
         self._hash.update(f"{at!r} {node} {event!r} {commands!r}\n".encode())
-        if self._keep:
+        if self._keep and (commands or not isinstance(event, InputSettled | TimePassed)):
             self.lines.append(f"{at * 1e3:12.4f} ms  {node:<4} {self.show(event)}")
             self.lines.extend(f"{'':15}  {'':<4}     -> {self.show(command)}" for command in commands)
 

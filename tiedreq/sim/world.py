@@ -26,6 +26,7 @@ from tiedreq.sim.network import Network, NetworkObserver, NetworkOptions
 from tiedreq.sim.replica_node import Handlers, ReplicaNode, ReplicaObserver
 
 CONNECTING_MAX = 60.0
+MUST_DRAIN = ("queue", "copies", "executions", "ties", "markers", "cancel_markers", "claiming", "parked_claims")
 METHOD = HeldMethod(MethodInfo("work", True, True, 86_400.0), None)
 
 
@@ -222,7 +223,7 @@ class World:
             if replica.executions:
                 return f"{replica.name}: the handler of {next(iter(replica.executions))} runs"
             sizes = replica.core.sizes()
-            for name in ("queue", "copies", "executions", "ties", "markers", "cancel_markers", "claiming", "parked_claims"):
+            for name in MUST_DRAIN:
                 if sizes.get(name):
                     return f"{replica.name}: {sizes[name]} {name}"
             if replica.core.free_slots != replica.slots:

@@ -1,0 +1,186 @@
+"""Search for histories that break an invariant, or replay one: see `scripts/simulate --help`.
+
+Called by scripts/simulate, inside the project's environment, in the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tiedreq.sim.options import SimOptions
+from tiedreq.sim.run import RunResult, run
+
+SEEDS_DEFAULT = 100
+REPLAY = "scripts/simulate --seed {} --trace"
+
+
+def whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
+    return value
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/simulate",
+        description="Run whole clusters in virtual time, with faults, and check every invariant at every step. "
+        "A seed draws everything; the same seed is the same history, anywhere.",
+        epilog="Exit codes: 0 nothing found, 1 an invariant was broken, 2 bad usage, 130 interrupted.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--seeds", type=whole, metavar="N", help=f"run N seeds (default: {SEEDS_DEFAULT})")
+    what.add_argument("--minutes", type=minutes, metavar="M", help="run seeds for M minutes")
+    what.add_argument("--seed", type=whole, metavar="S", help="run one seed and show its options")
+    parser.add_argument(
+        "--first", type=whole, metavar="S", help="the first of the seeds (default: 1, or any for minutes)"
+    )
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
+    parser.add_argument("--trace", action="store_true", help="with --seed: show every step of every core")
+    options = parser.parse_args()
+    if options.trace and options.seed is None:
+        parser.error("--trace needs --seed")
+    if options.seed is not None and (options.first is not None or options.keep_going):
+        parser.error("--first and --keep-going are for several seeds")
+    return options
+
+
+def failure(result: RunResult) -> str:
+    seed = result.options.seed
+    told = "\n".join(f"  {violation}" for violation in result.violations)
+    return f"FAILED at {result.seconds * 1e3:.4f} ms:\n{told}\nreplay: {REPLAY.format(seed)}"
+
+
+def one(seed: int, *, trace: bool) -> int:
+    options = SimOptions.draw(seed)
+    print(options.describe(), flush=True)
+    result = run(options, keep=trace)
+    for line in result.lines:
+        print(line)
+    print(f"{result.summary()}, {result.lost_messages} messages lost")
+    if not result.ok:
+        print(failure(result))
+    return 0 if result.ok else 1
+
+
+class Search:
+    """Many seeds, one after the other. On a terminal with a bar, elsewhere with a line for each."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.minutes: float | None = options.minutes
+        self.count: int | None = None
+        if self.minutes is None:
+            self.count = SEEDS_DEFAULT if options.seeds is None else options.seeds
+        self.first: int = options.first if options.first is not None else self._first()
+        self.keep_going: bool = options.keep_going
+        self.failed: list[int] = []
+        self.totals: Counter[str] = Counter()
+        self.began = time.monotonic()
+
+    def _first(self) -> int:
+        return 1 if self.count is not None else random.SystemRandom().randrange(1_000_000, 1_000_000_000)
+
+    def seeds(self) -> Iterator[int]:
+        for done, seed in enumerate(itertools.count(self.first)):
+            if self.count is not None and done >= self.count:
+                return
+            if self.minutes is not None and time.monotonic() - self.began >= 60 * self.minutes:
+                return
+            if self.failed and not self.keep_going:
+                return
+            yield seed
+
+    def take(self, result: RunResult) -> None:
+        if not result.ok:
+            self.failed.append(result.options.seed)
+        self.totals.update(
+            seeds=1,
+            calls=result.counts.calls,
+            executions=result.counts.executions,
+            faults=sum(result.faults.values()),
+            steps=result.steps,
+        )
+
+    def with_lines(self) -> None:
+        for seed in self.seeds():
+            options = SimOptions.draw(seed)
+            print(options.brief(), end=": ", flush=True)
+            result = run(options)
+            self.take(result)
+            print(result.summary() if result.ok else failure(result), flush=True)
+
+    def with_bar(self, console: Console) -> None:
+        columns = (
+            TextColumn("seed {task.fields[seed]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[steps]:,} steps"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console) as progress:
+            total = self.count if self.count is not None else None
+            bar = progress.add_task("", total=total, seed=self.first, steps=0)
+            for seed in self.seeds():
+                progress.update(bar, seed=seed)
+                result = run(SimOptions.draw(seed))
+                self.take(result)
+                progress.update(bar, advance=1, steps=self.totals["steps"])
+                if not result.ok:
+                    progress.console.print(result.options.describe(), failure(result), sep="\n", markup=False)
+
+    def conclude(self) -> None:
+        seconds = time.monotonic() - self.began
+        told = ", ".join(
+            f"{self.totals[name]:,} {name}" for name in ("seeds", "calls", "executions", "faults", "steps")
+        )
+        print(f"{told} in {seconds:.1f} s: {len(self.failed)} failed")
+        for seed in self.failed:
+            print(f"replay: {REPLAY.format(seed)}")
+
+
+def many(options: argparse.Namespace) -> int:
+    search = Search(options)
+    span = f"{search.count} seeds" if search.count is not None else f"{search.minutes:g} minutes of seeds"
+    print(f"{span} from {search.first} on; options of one: scripts/simulate --seed {search.first}", flush=True)
+    console = Console()
+    try:
+        if console.is_terminal:
+            search.with_bar(console)
+        else:
+            search.with_lines()
+    except KeyboardInterrupt:
+        print()
+        search.conclude()
+        raise
+    search.conclude()
+    return 1 if search.failed else 0
+
+
+def main() -> int:
+    options = arguments()
+    return one(options.seed, trace=options.trace) if options.seed is not None else many(options)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
