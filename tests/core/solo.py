@@ -105,6 +105,8 @@ class Solo:
         return load
 
     def held(self) -> dict[str, int]:
-        """The collections that are not empty, but for tombstones, callers and peers."""
+        """The collections that are not empty when a driver has asked for the next alarm, as each does; without
+        tombstones, callers and peers."""
+        _ = self.core.wake_at
         kept = {name: size for name, size in self.core.sizes().items() if size}
         return {name: size for name, size in kept.items() if name not in ("tombstones", "callers", "peers")}
