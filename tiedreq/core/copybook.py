@@ -226,6 +226,7 @@ class CopyBook:
             self._parked.snapshot(),
             tuple((link, c.client, c.cancels.snapshot()) for link, c in sorted(self._callers.items())),
             tuple(sorted(self._peers.items())),
+            tuple(sorted(self._links.items())),
         )
 
     # ---- starts and endings ---------------------------------------------------------------------------------------
