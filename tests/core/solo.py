@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.core.harness import ANSWER, METHODS
+from tests.core.parts import ANSWER, METHODS
 from tests.core.telling import NONCE, copy_id, tell_command
 from tiedreq.core import events as e
 from tiedreq.core.limits import ReplicaLimits

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.harness import BAD_ANSWER, Triangle
+from tests.core.harness import Triangle
+from tests.core.parts import BAD_ANSWER
 from tests.core.telling import copy_id
 from tiedreq.core.commands import OutcomeKind
 from tiedreq.core.events import Fault

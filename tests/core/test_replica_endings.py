@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.harness import ANSWER, Triangle
+from tests.core.harness import Triangle
+from tests.core.parts import ANSWER
 from tests.core.solo import CALLER_LINK, PEER_LINKS, Solo
 from tests.core.telling import NONCE, copy_id
 from tiedreq.core import events as e

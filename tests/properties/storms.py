@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tests.core.harness import ANSWER, BAD_ANSWER, CLIENT, Flight, Triangle
+from tests.core.harness import CLIENT, Triangle
 from tests.core.invariants import UNSTOPPABLE
+from tests.core.parts import ANSWER, BAD_ANSWER, Flight
 from tests.core.telling import copy_name
 from tiedreq.core.call_table import CallState
 from tiedreq.core.events import Fault
