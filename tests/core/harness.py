@@ -218,6 +218,11 @@ class Triangle:
         outcome = self.outcome(number)
         return outcome.kind if outcome is not None else None
 
+    def at_rest(self) -> bool:
+        """True when every call has its outcome, no handler runs and nothing is on its way."""
+        open_calls = [call for call in self.calls.values() if call.state != CallState.DONE]
+        return not (open_calls or self.flights or any(node.handlers for node in self.nodes.values()))
+
     # ---- messages ---------------------------------------------------------------------------------------------
 
     def pick(self, route: str, kind: type[m.Message] | None = None, copy: str | None = None) -> Flight:

@@ -1,14 +1,11 @@
-"""Random histories of a ``Triangle``: anything that may happen next, one choice at a time, then calm.
-
-In the calm all faults are mended, every message arrives, every handler ends and time goes on; then every call must have
-its outcome and every collection must be empty.
-"""
+"""Random histories of a ``Triangle``: anything that may happen next, one choice at a time, then calm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tests.core.calm import calm, mendings
 from tests.core.harness import CLIENT, Triangle
 from tests.core.invariants import UNSTOPPABLE
 from tests.core.parts import ANSWER, BAD_ANSWER, Flight
@@ -18,7 +15,7 @@ from tiedreq.core.events import Fault
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
 
-TIMEOUT = 2.0
+TIMEOUTS = (2.0, 500.0)
 MARKER_AGE = 0.5
 RETRYABLE = Fault("busy", "", b"", True)
 FINAL = Fault("bad argument", "", b"", False)
@@ -68,7 +65,7 @@ class Storm:
         yield partial(t.advance, 0.05)
         yield partial(t.lag, 0.03)
         if self.faults_left:
-            yield self._fault(t.lag, TIMEOUT)
+            yield self._fault(t.lag, TIMEOUTS[0])
         if self.calls_left:
             for number in range(len(POLICIES)):
                 yield partial(self._call, number)
@@ -82,7 +79,7 @@ class Storm:
                 yield from self._endings(name)
         if self.faults_left:
             yield from self._faults()
-        yield from self._mendings()
+        yield from mendings(t, self.replicas)
 
     def _deliverable(self) -> Iterator[Flight]:
         """Any message, but of what a replica tells its client about one copy only the oldest."""
@@ -135,61 +132,12 @@ class Storm:
     def _toggle_outbox(self, name: str) -> None:
         self.triangle.outbox_full ^= {name}
 
-    def _mendings(self) -> Iterator[Action]:
-        t = self.triangle
-        for here, there in t.untold():
-            yield partial(t.tell_lost, here, there)
-        for name in self.replicas:
-            if name not in t.nodes:
-                yield partial(t.boot, name)
-            elif t.nodes[name].frozen:
-                yield partial(t.thaw, name)
-        for name in t.nodes:
-            for other in CLIENT + "".join(t.nodes):
-                if other != name and (other == CLIENT or other < name) and not t.connected(name, other):
-                    yield partial(t.connect, name, other)
-
     def _call(self, number: int) -> None:
         self.calls_left -= 1
         policy, method = POLICIES[number]
         order = self.replicas if self.calls_left % 2 else self.replicas[::-1]
-        self.triangle.call(policy, method=method, at=order, timeout=TIMEOUT)
-
-    # ---- calm -------------------------------------------------------------------------------------------------
+        self.triangle.call(policy, method=method, at=order, timeout=TIMEOUTS[number % 2])
 
     def calm(self) -> None:
-        """Mend everything and let everything end; say what is left."""
-        t = self.triangle
-        t.outbox_full.clear()
-        for _ in range(20):
-            for mend in list(self._mendings()):
-                mend()
-                break
-            else:
-                break
-        for _ in range(40):
-            t.flush()
-            busy = [(name, copy) for name, node in t.nodes.items() for copy in node.handlers]
-            for name, copy in busy:
-                if copy in t.nodes[name].handlers:
-                    t.finish(name, copy_name(copy), ANSWER)
-            if not busy and not t.flights:
-                break
-            t.advance(0.001)
-        t.advance(TIMEOUT + 10.0)
-        t.flush()
-        assert not self.pending()
-
-    def pending(self) -> list[str]:
-        """Why the triangle is not at rest."""
-        t = self.triangle
-        told = [f"call {number} is {call.state.name}" for number, call in t.calls.items() if t.outcome(number) is None]
-        told += [f"{flight.route}: {flight.message}" for flight in t.flights]
-        for name, node in t.nodes.items():
-            keys = ("markers", "cancel_markers", "parked_claims")
-            for key in (*keys, "queue", "copies", "executions", "ties", "deadlines", "claiming"):
-                if node.core.sizes()[key]:
-                    told.append(f"{name} keeps {node.core.sizes()[key]} {key}")
-            if node.core.draining != node.drained:
-                told.append(f"{name} drains and never ends")
-        return told
+        """Let it all end, and say what is left."""
+        assert calm(self.triangle, self.replicas) == []
