@@ -155,18 +155,26 @@ class LocalCluster:
         return handle
 
     async def _serve(self, name: str, *, task_status: trio.TaskStatus[ReplicaHandle]) -> None:
-        with trio.CancelScope() as self._scopes[name]:
-            await serve(
-                self._service,
-                name=name,
-                peers=self.urls,
-                slots=self._slots,
-                limits=self._limits,
-                mesh_latency=self._latency,
-                debug=self._debug,
-                network=_Seat(self.network, name, 0.0),
-                task_status=task_status,
-            )
+        scope = self._scopes[name] = trio.CancelScope()
+        try:
+            with scope:
+                await serve(
+                    self._service,
+                    name=name,
+                    peers=self.urls,
+                    slots=self._slots,
+                    limits=self._limits,
+                    mesh_latency=self._latency,
+                    debug=self._debug,
+                    network=_Seat(self.network, name, 0.0),
+                    task_status=task_status,
+                )
+        finally:
+            del self._scopes[name]
+
+    def running(self, name: str) -> bool:
+        """True until a replica was stopped, has drained, or failed."""
+        return name in self._scopes
 
     def stop(self, name: str) -> None:
         """End a replica at once, as a crash would."""

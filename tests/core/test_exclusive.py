@@ -17,7 +17,7 @@ from tiedreq.core.types import CopyState
 
 A, B = IDENTITIES["a"], IDENTITIES["b"]
 EXCLUSIVE = Tied(stagger=0.0, exclusive=True)
-LIMITS = ReplicaLimits(parked_claims_max=2, marker_age_max=0.5)
+LIMITS = ReplicaLimits(parked_claims_max=2, parked_claim_age_max=0.25)
 
 
 def claim(
@@ -234,8 +234,8 @@ def test_a_claim_that_overtakes_its_submit_is_parked_and_answered_then() -> None
 def test_a_parked_claim_is_denied_when_it_ages() -> None:
     solo = Solo(limits=LIMITS)
     claim(solo)
-    assert solo.core.wake_at == solo.now + 0.5
-    assert solo.wait(0.5) == ["SendPeer b Denied 1/r0.1 (unknown)"]
+    assert solo.core.wake_at == solo.now + 0.25
+    assert solo.wait(0.25) == ["SendPeer b Denied 1/r0.1 (unknown)"]
     assert solo.core.wake_at is None
 
 

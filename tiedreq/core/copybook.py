@@ -131,7 +131,7 @@ class CopyBook:
         self._tombstones = Tombstones(self.limits.tombstones_max)
         self._markers = MarkerBook(self.limits.markers_per_peer_max, self.limits.marker_age_max)
         self._claiming: dict[CopyId, HeldCopy] = {}
-        self._parked = ParkedClaims(self.limits.parked_claims_max, self.limits.marker_age_max)
+        self._parked = ParkedClaims(self.limits.parked_claims_max, self.limits.parked_claim_age_max)
         self._callers: dict[int, Caller] = {}
         self._cancels_expire_at: float | None = None
         self._peers: dict[int, Identity] = {}

@@ -32,7 +32,8 @@ class ReplicaLimits:
     ``queue_length_max`` copies wait at most, and ``copies_per_caller_max`` are held for one connection; a Submit
     beyond either is refused with a hint. ``markers_per_peer_max`` and ``marker_age_max`` bound the notices that
     arrived before their copy (size them for calls/s x age: every call whose copy 1 was never sent leaves one);
-    ``cancel_markers_per_caller_max`` the cancels that did, ``parked_claims_max`` the claims of exclusive ties.
+    ``cancel_markers_per_caller_max`` the cancels that did, ``parked_claims_max`` and ``parked_claim_age_max`` the
+    claims of exclusive ties that overtook the arbiter's Submit (it may be lost with its link, so they don't wait long).
     ``tombstones_max`` ended copies are remembered. ``outbox_messages_max`` and ``outbox_bytes_max`` bound what waits
     for one link. ``payload_bytes_max`` bounds arguments and results.
     """
@@ -43,6 +44,7 @@ class ReplicaLimits:
     marker_age_max: float = 5.0
     cancel_markers_per_caller_max: int = 10_000
     parked_claims_max: int = 10_000
+    parked_claim_age_max: float = 0.5
     tombstones_max: int = 50_000
     payload_bytes_max: int = 32 * 1024 * 1024
     outbox_messages_max: int = 20_000
