@@ -308,10 +308,10 @@ class History:
 
     def fold_call_event(self, step: CallStep) -> None:
         """Take in what a call was told."""
-        if isinstance(step.event, CopyUnsent):
+        if isinstance(step.event, CopyUnsent) and step.event.copy.rank != UNTIED:
             copy = step.event.copy
             left = tuple(other for other in self.sent.get(copy.tie, ()) if other != copy)
-            if copy.rank != UNTIED and left:
+            if left:
                 self._own("sent")[copy.tie] = left
             else:
                 self._own("sent").pop(copy.tie, None)
