@@ -344,8 +344,17 @@ class ReplicaNode:
             if wait is not None:
                 clock.at(clock.now + wait, self._stop_enabled, execution)
 
+    def finish(self, execution: Execution) -> None:
+        """Let a handler come to its end now, or when the replica wakes."""
+        execution.finish_at = self.frozen_until if self.frozen else self.clock.now
+        self.clock.at(execution.finish_at, self._work_due_action, execution)
+
+    def enable_stop(self, execution: Execution) -> None:
+        """Let a handler in a thread say now how it can be stopped."""
+        self._stop_enabled(execution, None)
+
     def _stop_enabled(self, execution: Execution, _: None) -> None:
-        if execution.ended:
+        if execution.ended or execution.stoppable:
             return
         if self.frozen:
             self.clock.at(self.frozen_until, self._stop_enabled, execution)
