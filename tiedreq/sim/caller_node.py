@@ -78,7 +78,7 @@ class CallerObserver(Protocol):
         """A core has taken ``event`` and answered with ``commands``, which are about to be executed."""
 
 
-class Views(Protocol):
+class Trips(Protocol):
     """Who measures round trips."""
 
     def connected(self, caller: str, view: ReplicaView) -> None:
@@ -96,7 +96,7 @@ class CallerNode:
         name: str,
         network: Network,
         users: Users,
-        views: Views,
+        meter: Trips,
         rng: Random,
         *,
         limits: ClientLimits,
@@ -114,7 +114,8 @@ class CallerNode:
         self.clock: Clock = network.clock
         self._network = network
         self._users = users
-        self._views = views
+        self._views: dict[int, ReplicaView] = {}
+        self._meter = meter
         self._rng = rng
         self._limits = limits
         self._unsent = unsent
@@ -132,6 +133,7 @@ class CallerNode:
         """Start a new process: a new nonce, nothing known."""
         self.identity = Identity(self.name, self._rng.getrandbits(64))
         self.table = ReplicaTable(self._rng)
+        self._views.clear()
         self.generation += 1
         self.alive = True
         self.frozen = False
@@ -205,41 +207,45 @@ class CallerNode:
         elif isinstance(message, Goodbye):
             self._network.said_goodbye(link, self)
         elif isinstance(message, Report):
-            view = self.table.get(link)
+            view = self._views.get(link)
             if view is not None:
                 view.notice_latencies = dict(message.notice_latencies)
         else:
             assert isinstance(message, Draining), f"a caller was sent {message}"
-            view = self.table.get(link)
+            view = self._views.get(link)
             if view is not None:
                 view.draining = True
 
     def _about_copy(self, link: int, message: Started | Result | Ended | Failed) -> None:
-        view = self.table.get(link)
+        view = self._views.get(link)
         load, copy = message.load, message.copy
         if view is not None and load is not None:
             view.take_load(load, self.clock.now)
-        call = self.calls.get(copy.number)
-        if call is None or copy.client != self.identity.incarnation:
+        call = self.calls.get(copy[1])
+        if call is None or copy[0] != self.identity.incarnation:
             return
         kind = type(message)
         if kind is Started:
             self._step(call, CopyStarted(link, copy))
-        elif isinstance(message, Result):
-            acceptable = self._users.acceptable(self, call, message)
-            self._step(call, ResultReceived(link, copy, acceptable), message.service_time)
+        elif kind is Result:
+            self._take_result(call, link, message)  # type: ignore[arg-type]  # as told by ``kind``, which is fast
         elif isinstance(message, Ended):
             self._step(call, CopyEnded(link, copy, message.state, message.cause, message.retry_after))
         elif isinstance(message, Failed):
             event = FailureReceived(link, copy, message.code, message.message, message.details, message.retryable)
             self._step(call, event)
 
+    def _take_result(self, call: OpenCall, link: int, result: Result) -> None:
+        acceptable = self._users.acceptable(self, call, result)
+        self._step(call, ResultReceived(link, result.copy, acceptable), result.service_time)
+
     def _opened(self, link: int, opening: Opening) -> None:
         connection = opening.connection
         self._links[link] = connection.dialer.outgoing
         view = ReplicaView(link, connection.acceptor.identity, opening.welcome)
+        self._views[link] = view
         self.table.add(view)
-        self._views.connected(self.name, view)
+        self._meter.connected(self.name, view)
         for call in list(self.calls.values()):
             self._step(call, ReplicaAvailable())
 
@@ -254,6 +260,7 @@ class CallerNode:
             return
         if self._links.pop(link, None) is None:
             return
+        self._views.pop(link, None)
         self.table.remove(link)
         for call in list(self.calls.values()):
             self._step(call, LinkLost(link))

@@ -135,7 +135,9 @@ class ReplicaNode:
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._unsettled = False
         self._timer_at = NEVER
+        # Bound once: they are put on the clock again and again.
         self._work_due_action = self._work_due
+        self._settle_action = self._settle
 
     # ---- life -------------------------------------------------------------------------------------------------
 
@@ -270,31 +272,40 @@ class ReplicaNode:
         """Give the core an event, and do what it says."""
         if not self._unsettled:
             self._unsettled = True
-            self.clock.ending.append(self._settle)
-        self._give(event)
+            self.clock.ending.append(self._settle_action)
+        if self._observer is not None:
+            self._watched_step(event)
+            return
+        commands = self.core.step(event, self.clock.now)
+        if commands:
+            self._execute(commands)
 
-    def _give(self, event: ReplicaEvent) -> None:
-        if self._observer is None:
-            commands = self.core.step(event, self.clock.now)
-        else:
-            self._observer.before_replica(self, event)
-            commands = self.core.step(event, self.clock.now)
-            self._observer.replica(self, event, commands)
+    def _watched_step(self, event: ReplicaEvent) -> None:
+        assert self._observer is not None
+        self._observer.before_replica(self, event)
+        commands = self.core.step(event, self.clock.now)
+        self._observer.replica(self, event, commands)
         if commands:
             self._execute(commands)
 
     def _settle_later(self) -> None:
         if not self._unsettled:
             self._unsettled = True
-            self.clock.ending.append(self._settle)
+            self.clock.ending.append(self._settle_action)
 
     def _settle(self) -> None:
         """End this instant's batch of input."""
         self._unsettled = False
         if not self.alive or self.frozen:
             return
-        self._give(INPUT_SETTLED)
-        wake_at = self.core.wake_at
+        core = self.core
+        if self._observer is not None:
+            self._watched_step(INPUT_SETTLED)
+        else:
+            commands = core.step(INPUT_SETTLED, self.clock.now)
+            if commands:
+                self._execute(commands)
+        wake_at = core.wake_at
         if wake_at is not None and wake_at < self._timer_at:
             self._timer_at = max(wake_at, self.clock.now)
             self.clock.at(wake_at, self._timer_due, self._timer_at)
