@@ -41,7 +41,7 @@ def calm(t: Triangle, replicas: str) -> list[str]:
     t.outbox_full.clear()
     t.held.clear()
     patience = PATIENCE
-    while patience > 0 and not t.at_rest():
+    while patience > 0:
         while (mend := next(mendings(t, replicas), None)) is not None:
             mend()
         t.flush()
@@ -49,7 +49,9 @@ def calm(t: Triangle, replicas: str) -> list[str]:
         for name, copy in busy:
             if copy in t.nodes[name].handlers:
                 t.finish(name, copy_name(copy), ANSWER)
-        if not busy and not t.flights:
+        if t.at_rest():
+            break
+        if not busy:
             t.advance(0.25)
             patience -= 0.25
     late = [f"call {number} waits for its deadline" for number in t.calls if t.outcome(number) is None]

@@ -219,9 +219,10 @@ class Triangle:
         return outcome.kind if outcome is not None else None
 
     def at_rest(self) -> bool:
-        """True when every call has its outcome, no handler runs and nothing is on its way."""
-        open_calls = [call for call in self.calls.values() if call.state != CallState.DONE]
-        return not (open_calls or self.flights or any(node.handlers for node in self.nodes.values()))
+        """True when every call has its outcome, no handler runs, nothing is on its way and no drain goes on."""
+        done = all(call.state == CallState.DONE for call in self.calls.values())
+        drained = all(node.core.draining == node.drained and not node.handlers for node in self.nodes.values())
+        return done and drained and not self.flights
 
     # ---- messages ---------------------------------------------------------------------------------------------
 
