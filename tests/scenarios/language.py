@@ -22,10 +22,11 @@ way                          the messages on their way
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tests.core.harness import Triangle
 from tests.core.parts import ANSWER, BAD_ANSWER
-from tests.core.telling import copy_id, copy_name, tell_message, tell_outcome
+from tests.core.telling import copy_name, tell_message, tell_outcome
 from tiedreq.core import messages as m
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.limits import ReplicaLimits
@@ -112,10 +113,11 @@ class Stage:
 
     def do_cluster(self, words: Words) -> None:
         self.replicas = words.word()
-        given = {field: words.option(name, "") for name, field in LIMITS.items()}
-        limits = ReplicaLimits(
-            **{field: float(text) if field == "marker_age_max" else int(text) for field, text in given.items() if text}
-        )
+        limits = ReplicaLimits()
+        for name, field in LIMITS.items():
+            if text := words.option(name, ""):
+                value = float(text) if field == "marker_age_max" else int(text)
+                limits = replace(limits, **{field: value})
         slots, rounds = int(words.option("slots", "1")), int(words.option("rounds", "5"))
         self._triangle = Triangle(self.replicas, slots=slots, limits=limits, rounds_max=rounds)
         self._triangle.trace.clear()
@@ -246,14 +248,10 @@ class Stage:
             told = t.state(target, copy_name(copy)) if target in t.nodes else None
             t.trace.append(f"{copy_name(copy)} at {target}: {told.label if told is not None else 'unknown there'}")
         for name, node in t.nodes.items():
-            sizes = node.core.sizes()
-            kept = " ".join(
-                f"{key}={sizes[key]}" for key in ("markers", "cancel_markers", "parked_claims") if sizes[key]
-            )
-            told_kept = f" {kept}" if kept else ""
-            t.trace.append(
-                f"{name}: queue={sizes['queue']} running={node.core.running} of {node.core.slots}{told_kept}"
-            )
+            core, sizes = node.core, node.core.sizes()
+            kept = [f" {key}={sizes[key]}" for key in ("markers", "cancel_markers", "parked_claims") if sizes[key]]
+            gauges = f"queue={core.queue_length} running={core.running} of {core.slots}"
+            t.trace.append(f"{name}: {gauges}{''.join(kept)}")
         for number in t.calls:
             outcome = t.outcome(number)
             t.trace.append(f"call {number}: {tell_outcome(outcome) if outcome is not None else 'open'}")
