@@ -229,8 +229,8 @@ class ReplicaCore(ExclusiveRules):
 
     def _forget_peer(self, link: int, now: float) -> None:
         peer = self._peers.pop(link, None)
-        if peer is not None and self._links.get(peer) == link:
-            del self._links[peer]
+        if peer is not None and self._links.get(peer, link) == link:
+            self._links.pop(peer, None)
             self._markers.forget(peer)
             self._notice_latencies.pop(peer.name, None)
             self._parked.forget(peer)

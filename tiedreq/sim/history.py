@@ -124,14 +124,29 @@ class History:
         twin._plain = dict(self._plain)
         return twin
 
+    @classmethod
+    def join(cls, shared: History, local: History) -> History:
+        """A history with the fields of one replica from ``local`` and all others from ``shared``."""
+        joined = shared.clone()
+        local._shared = set(FIELDS)
+        for name in LOCAL_FIELDS:
+            setattr(joined, name, getattr(local, name))
+            joined._plain.pop(name, None)
+            if name in local._plain:
+                joined._plain[name] = local._plain[name]
+        return joined
+
     def snapshot(self) -> tuple[Hashable, ...]:
         """What the future depends on as hashable plain values, in an order that doesn't depend on the path."""
+        return (self.snapshot_of(LOCAL_FIELDS), self.snapshot_of(SHARED_FIELDS), frozenset(self.outcomes))
+
+    def snapshot_of(self, fields: Iterable[str]) -> tuple[Hashable, ...]:
+        """Some of it."""
         plain = self._plain
-        for name in SNAPSHOT_FIELDS:
+        for name in fields:
             if name not in plain:
                 plain[name] = frozenset(getattr(self, name).items())
-        plain["outcomes"] = frozenset(self.outcomes)
-        return tuple(plain[name] for name in (*SNAPSHOT_FIELDS, "outcomes"))
+        return tuple(plain[name] for name in fields)
 
     def _own(self, name: str) -> Any:
         """A field, to be changed."""
@@ -196,8 +211,8 @@ class History:
         if peer is None:
             return
         del self._own("peers")[replica, link]
-        if self.current.get((replica, peer)) == link:
-            del self._own("current")[replica, peer]
+        if self.current.get((replica, peer), link) == link:
+            self._own("current").pop((replica, peer), None)
             self._forget(lambda note: note[1] == replica and self.at(note[0]) == peer)
         for note, links in list(self.pending.items()):
             if note[1] == peer and link in links and self.started.get(note[0]) == replica:
@@ -329,5 +344,7 @@ class History:
 
 
 FIELDS = tuple(name for name in vars(History()) if not name.startswith("_"))
-SNAPSHOT_FIELDS = tuple(name for name in FIELDS if name not in ("sent_copies", "outcomes"))
+LOCAL_FIELDS = ("callers", "peers", "held", "handlers", "heard", "heard_next")
+"""What is known of one replica, and matters at no other."""
+SHARED_FIELDS = tuple(name for name in FIELDS if name not in (*LOCAL_FIELDS, "sent_copies", "outcomes"))
 """``sent_copies`` follows from the state of the call's core; of an outcome only matters that it is there."""
