@@ -32,7 +32,7 @@ def tool(name: str, *arguments: str) -> tuple[str, ...]:
     return (str(BIN / name), *arguments)
 
 
-STATES = (PYTHON, "-m", "tiedreq.core.statesdoc")
+STATES = (PYTHON, "scripts/_states.py")
 SHELL = ("scripts/up", "scripts/test", "scripts/check", "scripts/_pin", "scripts/_setup.sh", ".ci/run")
 
 # Autofixes before the formatter: what they write may need it.
@@ -42,7 +42,7 @@ CHECKS = (
     Check("shell", ("bash", "-c", 'for file; do bash -n "$file" || failed=1; done; exit ${failed:-0}', "bash", *SHELL)),
     Check("types", tool("mypy", "--no-error-summary")),
     Check("imports", tool("lint-imports")),
-    Check("states", (*STATES, "--check"), fix=STATES, needs="tiedreq/core/statesdoc.py"),
+    Check("states", (*STATES, "--check"), fix=STATES, needs="scripts/_states.py"),
 )
 
 

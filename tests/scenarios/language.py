@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from tests.core.harness import Triangle
 from tests.core.parts import ANSWER, BAD_ANSWER
@@ -117,7 +118,8 @@ class Stage:
         for name, field in LIMITS.items():
             if text := words.option(name, ""):
                 value = float(text) if field == "marker_age_max" else int(text)
-                limits = replace(limits, **{field: value})
+                change: dict[str, Any] = {field: value}
+                limits = replace(limits, **change)
         slots, rounds = int(words.option("slots", "1")), int(words.option("rounds", "5"))
         self._triangle = Triangle(self.replicas, slots=slots, limits=limits, rounds_max=rounds)
         self._triangle.trace.clear()
