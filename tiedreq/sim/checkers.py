@@ -104,9 +104,12 @@ class CheckerSet:
         self._evicted: dict[Identity, int] = {}
         self._hooks = {name: [self._checkers[i] for i in which] for name, which in HOOKS.items()}
 
-    def clone(self) -> CheckerSet:
-        """A set that goes on from here on its own, with no violations yet."""
-        return CheckerSet(self.history.clone())
+    def go_on_from(self, history: History) -> None:
+        """From now on all of that has happened."""
+        self.history = history
+        for checker in self._checkers:
+            checker.history = history
+        self._evicted.clear()
 
     def snapshot(self) -> tuple[Hashable, ...]:
         """All that the checkers' future depends on, as hashable plain values."""
