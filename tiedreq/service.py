@@ -37,7 +37,7 @@ class Failure(TiedreqError):
         self.code = code
         self.message = message
         self.details = details
-        self.retryable = retryable
+        self.retryable = bool(retryable)
 
 
 class Context:

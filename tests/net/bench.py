@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import trio
+from trio.testing import MockClock
 
 import tiedreq
 from tiedreq.net.client import Client
@@ -25,6 +26,8 @@ GAUGES = (
 )
 """The collections of a replica that are empty when nothing is under way."""
 
+PATIENCE_SECONDS = 10.0
+"""How long a test in real time waits for what must come."""
 SETTLE_SECONDS = 3.0123
 """Longer than any latency, heartbeat silence or orderly close of the tests here, and never at a heartbeat."""
 
@@ -109,12 +112,12 @@ def bench_service(journal: Journal | None = None) -> tiedreq.Service:
 
     async def blob(ctx: tiedreq.Context, args: Any) -> bytes:
         with book.write(ctx):
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         return bytes(args)
 
     async def size(ctx: tiedreq.Context, args: Any) -> int:
         with book.write(ctx):
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         return len(args)
 
     service.method("work", idempotent=True)(work)
@@ -146,13 +149,31 @@ def left_in(client: Client) -> dict[str, int]:
     return {name: size for name, size in found.items() if size}
 
 
-async def assert_idle(cluster: LocalCluster, *clients: Client, seconds: float = SETTLE_SECONDS) -> None:
-    """Let what is under way arrive; then nothing may be left."""
-    await trio.sleep(seconds)
-    left: dict[str, int] = left_at(cluster.handles)
+def left(cluster: LocalCluster, *clients: Client) -> dict[str, int]:
+    """What is left at replicas and in clients that should be gone."""
+    found = left_at(cluster.handles)
     for client in clients:
-        left.update(left_in(client))
-    assert not left, left
+        found.update(left_in(client))
+    return found
+
+
+async def until(true: Callable[[], object], *, every: float = 0.01, patience: float = PATIENCE_SECONDS) -> None:
+    """Wait until ``true()``; fail when it does not come about."""
+    for _ in range(int(patience / every)):
+        if true():
+            return
+        await trio.sleep(every)
+    assert true(), "it did not come about"
+
+
+async def assert_idle(cluster: LocalCluster, *clients: Client) -> None:
+    """Let what is under way arrive; then nothing may be left. In real time wait for it, in virtual time look once."""
+    if isinstance(trio.lowlevel.current_clock(), MockClock):
+        await trio.sleep(SETTLE_SECONDS)
+    else:
+        await until(lambda: not left(cluster, *clients))
+    found = left(cluster, *clients)
+    assert not found, found
 
 
 def task_names() -> list[str]:

@@ -4,8 +4,8 @@ A handler in a thread can't be cancelled by Trio: its cancelled scope waits unti
 ``on_cancel`` functions may hasten.
 
 Obligations, kept whatever happens: each ``StartWork`` is answered by exactly one ``WorkFinished``, and not before the
-handler has really ended. An exception of a handler never leaves this module: the caller sees a failure, this
-replica's log the traceback.
+handler has really ended. Nothing that a handler raises leaves this module but Ctrl-C: the caller sees a failure, this
+replica's log the traceback. That includes ``SystemExit``: no call can end a replica.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import Any
 import trio
 
 from tiedreq.core.commands import StartWork, StopWork
-from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.events import Answer, Fault, PushbackRequested, ReplicaEvent, StopEnabled, WorkFinished
 from tiedreq.core.messages import Submit
 from tiedreq.core.types import UNTIED, CopyId
 from tiedreq.net.current import current_execution
+from tiedreq.net.edge import single_cause
 from tiedreq.service import Context, Failure, Method, Service
-from tiedreq.wire.limits import WireLimits
+from tiedreq.wire.fields import CONTROL
+from tiedreq.wire.limits import CODE_CHARS_MAX, FAILURE_CHARS_MAX, WireLimits
 from tiedreq.wire.payload import decode_payload, encode_payload
 
 log = logging.getLogger("tiedreq.replica")
 
-CODE_LENGTH_MAX = 64
-MESSAGE_LENGTH_MAX = 4_000
+FAILED_TEXT = "the handler failed; see the replica's log"
 
 Feed = Callable[[ReplicaEvent], None]
 Room = Callable[[CopyId, int], Awaitable[None]]
@@ -86,8 +87,8 @@ class Executor:
         """Begin an execution."""
         submit = command.submit
         method = self._service.methods[submit.method]
-        deadline = command.deadline if method.run == "async" else math.inf
-        execution = _Execution(method, self._context(submit, command.deadline), trio.CancelScope(deadline=deadline))
+        scope = trio.CancelScope(deadline=command.deadline)
+        execution = _Execution(method, self._context(submit, command.deadline), scope)
         self._executions[submit.copy] = execution
         self._nursery.start_soon(self._run, submit, execution, name=f"{submit.method} {submit.copy}")
 
@@ -98,11 +99,7 @@ class Executor:
             return
         execution.stopped = True
         execution.scope.cancel()
-        for hook in execution.context._stop():
-            try:
-                hook()
-            except Exception:
-                log.exception("an on_cancel function of %s failed", execution.method.name)
+        _call_hooks(execution)
 
     def _context(self, submit: Submit, deadline: float) -> Context:
         copy = submit.copy
@@ -132,11 +129,14 @@ class Executor:
             with execution.scope:
                 if not execution.stopped:
                     current_execution.set(execution.context)
-                    outcome = await self._handle(submit, execution)
-                if outcome is not None and not execution.stopped:
-                    execution.scope.deadline = math.inf
-                    await self._room(submit.copy, _size(outcome))
+                    result = await self._handle(submit, execution)
+                    if not execution.stopped:
+                        execution.scope.deadline = math.inf
+                        await self._room(submit.copy, _size(result))
+                    outcome = result
         finally:
+            if outcome is None:
+                _call_hooks(execution)
             del self._executions[submit.copy]
             self._feed(WorkFinished(submit.copy, outcome))
 
@@ -151,21 +151,30 @@ class Executor:
                 value = await method.handler(context, args)
             else:
                 value = await trio.to_thread.run_sync(method.handler, context, args, limiter=self._threads)
-        except Failure as failure:
-            return self._deliberate(failure)
-        except Exception as error:
-            if not execution.stopped:
-                log.exception("method %s failed on call %s", method.name, context.call_id)
-            text = f"{type(error).__name__}: {error}" if self._debug else "the handler failed; see the replica's log"
-            return Fault("internal", text[:MESSAGE_LENGTH_MAX], b"", False)
+        except BaseException as error:
+            leaving = _leaving(error)
+            if leaving is not None:
+                raise leaving
+            return self._failed(execution, error)
         return self._answer(value, method)
+
+    def _failed(self, execution: _Execution, error: BaseException) -> Fault:
+        """What a handler raised, as its caller may know it. One that was told to stop may well raise."""
+        cause = single_cause(error)
+        if isinstance(cause, Failure):
+            return self._deliberate(cause)
+        level = logging.DEBUG if execution.stopped else logging.ERROR
+        name, call_id = execution.method.name, execution.context.call_id
+        log.log(level, "method %s failed on call %s", name, call_id, exc_info=error)
+        text = f"{type(cause).__name__}: {_words(cause)}" if self._debug else FAILED_TEXT
+        return Fault("internal", text[:FAILURE_CHARS_MAX], b"", False)
 
     def _answer(self, value: Any, method: Method) -> Answer | Fault:
         try:
             payload = encode_payload(value)
-        except BadOption as error:
-            log.error("method %s returned what can't be sent: %s", method.name, error)
-            return Fault("unpackable", f"the result can't be sent: {error}"[:MESSAGE_LENGTH_MAX], b"", False)
+        except Exception as error:
+            log.error("method %s returned what can't be sent: %s", method.name, _words(error))
+            return Fault("unpackable", f"the result can't be sent: {_words(error)}"[:FAILURE_CHARS_MAX], b"", False)
         limit = self._limits.payload_bytes_max
         if len(payload) > limit:
             log.error("method %s returned %d bytes, over the limit of %d", method.name, len(payload), limit)
@@ -176,16 +185,44 @@ class Executor:
     def _deliberate(self, failure: Failure) -> Fault:
         """A handler's own ``Failure``; details that can't be sent are left out and logged."""
         details = b""
+        code = CONTROL.sub("?", _words(failure.code))[:CODE_CHARS_MAX] or "failure"
         if failure.details is not None:
             try:
                 details = encode_payload(failure.details)
-            except BadOption as error:
-                log.error("the details of failure %s can't be sent: %s", failure.code, error)
+            except Exception as error:
+                log.error("the details of failure %s can't be sent: %s", code, _words(error))
             if len(details) > self._limits.payload_bytes_max:
-                log.error("the details of failure %s are too large: %d bytes", failure.code, len(details))
+                log.error("the details of failure %s are too large: %d bytes", code, len(details))
                 details = b""
-        code, message = str(failure.code)[:CODE_LENGTH_MAX], str(failure.message)[:MESSAGE_LENGTH_MAX]
-        return Fault(code or "failure", message, details, bool(failure.retryable))
+        return Fault(code, _words(failure.message)[:FAILURE_CHARS_MAX], details, failure.retryable is True)
+
+
+def _leaving(error: BaseException) -> BaseException | None:
+    """The part of what a handler raised that is not its own: Ctrl-C, and the cancel of a scope around the handler."""
+    cancelled = trio.current_effective_deadline() == -math.inf
+    kinds = (KeyboardInterrupt, trio.Cancelled) if cancelled else (KeyboardInterrupt,)
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(kinds)
+    return error if isinstance(error, kinds) else None
+
+
+def _call_hooks(execution: _Execution) -> None:
+    """Call the ``on_cancel`` functions of an execution, each once."""
+    for hook in execution.context._stop():
+        try:
+            hook()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            log.exception("an on_cancel function of %s failed", execution.method.name)
+
+
+def _words(value: object) -> str:
+    """``value`` as text that can be sent, whatever it is."""
+    try:
+        return str(value).encode("utf-8", "replace").decode()
+    except Exception:
+        return f"({type(value).__name__})"
 
 
 def _size(outcome: Answer | Fault) -> int:
