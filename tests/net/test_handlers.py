@@ -189,8 +189,8 @@ async def generator() -> AsyncIterator[int]:
 class Weird:
     """An instance that lies about what it is."""
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return dict
 
 

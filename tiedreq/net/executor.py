@@ -154,7 +154,7 @@ class Executor:
         except BaseException as error:
             leaving = _leaving(error)
             if leaving is not None:
-                raise leaving
+                raise leaving from None
             return self._failed(execution, error)
         return self._answer(value, method)
 
