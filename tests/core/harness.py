@@ -188,7 +188,6 @@ class Triangle:
         at: str = "abcdefgh",
         method: str = "read",
         timeout: float = 10.0,
-        layered: bool = False,
     ) -> int:
         """Make a call and return its number; ``at`` is the order in which replicas are chosen."""
         number = len(self.calls) + 1
@@ -200,7 +199,6 @@ class Triangle:
             b"arguments",
             policy if policy is not None else Plain(),
             self.now + timeout,
-            layered=layered,
         )
         self.calls[number] = CallCore(request, self.table, self.stats, rounds_max=self._rounds_max)
         self.table.order = at

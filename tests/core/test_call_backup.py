@@ -228,6 +228,17 @@ def test_at_most_max_per_call() -> None:
     assert backups(t) == ["b", "c", "d"]
 
 
+def test_after_the_last_backup_no_clock_runs_any_more() -> None:
+    t = Triangle("abc")
+    deadline = t.now + 10.0
+    call = t.call(Tied(stagger=0.0, backup=Backup(after=DELAY, max_per_call=1)), at="abc")
+    t.flush()
+    t.advance(DELAY)
+    assert t.calls[call].wake_at == deadline
+    t.flush()
+    assert t.calls[call].wake_at == deadline, "the backup's own start sets no clock either"
+
+
 def test_a_second_backup_waits_for_the_start_of_the_first() -> None:
     t = Triangle("abcd")
     occupy(t, "c")
@@ -275,6 +286,18 @@ def test_a_backup_is_no_living_copy_for_failover() -> None:
     t.crash("a")
     assert [submit.kind for submit in sent_to(t, "c")] == [CopyKind.BACKUP], "a waiting backup's replica comes last"
     assert [submit.copy for submit in sent_to(t, "b")] == [copy_id("1/u1")]
+
+
+def test_a_failover_goes_to_the_backups_replica_when_there_is_no_other() -> None:
+    t = Triangle("ab")
+    call = t.call(Hedged(Backup(after=DELAY, since="send")), at="ab")
+    t.advance(DELAY)
+    t.crash("a")
+    assert [submit.copy for submit in sent_to(t, "b")] == [copy_id("1/u1"), copy_id("1/u2")]
+    t.flush()
+    t.finish("b", "1/u1")
+    t.flush()
+    assert t.ended(call) == OutcomeKind.ANSWERED
 
 
 def test_with_rounds_spent_a_living_backup_may_still_answer() -> None:

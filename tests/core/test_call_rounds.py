@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.core.harness import Triangle
-from tests.core.telling import copy_id, copy_name
+from tests.core.telling import NONCE, copy_id, copy_name
+from tiedreq.core.call import CallCore, CallRequest
 from tiedreq.core.call_table import CallState
-from tiedreq.core.commands import OutcomeKind
-from tiedreq.core.events import CopyEnded, CopyStarted, Fault, LinkLost, ResultReceived
+from tiedreq.core.commands import OutcomeKind, SendCopy
+from tiedreq.core.events import CallRequested, CopyEnded, CopyStarted, Fault, LinkLost, ResultReceived
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.messages import Failed, Started, Submit
 from tiedreq.core.policy import Plain, Tied
-from tiedreq.core.types import UNTIED, Cause, CopyKind, CopyState
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyKind, CopyState
 
 RETRYABLE = Fault("busy", "try another", b"", True)
 FINAL = Fault("bad argument", "no", b"why", False)
@@ -78,12 +79,27 @@ def test_replicas_that_do_not_serve_the_method_are_not_asked() -> None:
     assert sent(t) == ["1/u0@b"]
 
 
-def test_layered_and_flags_travel() -> None:
+def test_what_the_user_asked_for_travels_with_every_copy() -> None:
     t = Triangle("ab")
-    t.call(Tied(stagger=0.0, yield_=False, exclusive=True), layered=True)
-    for name in "ab":
-        (submit,) = submits(t, name)
-        assert (submit.layered, submit.yield_, submit.exclusive) == (True, False, True)
+    request = CallRequest(
+        CallId(NONCE, 1),
+        "read",
+        True,
+        b"payload",
+        Tied(stagger=0.0, yield_=False, exclusive=True),
+        t.now + 1.0,
+        key="key",
+        layered=True,
+        metadata=(("trace", "1"),),
+    )
+    core = CallCore(request, t.table, t.stats, rounds_max=5)
+    commands = core.step(CallRequested(), t.now)
+    submits = [command.submit for command in commands if isinstance(command, SendCopy)]
+    assert [submit.copy.rank for submit in submits] == [0, 1]
+    for submit in submits:
+        assert (submit.method, submit.payload, submit.key) == ("read", b"payload", "key")
+        assert (submit.metadata, submit.layered) == ((("trace", "1"),), True)
+        assert (submit.yield_, submit.exclusive) == (False, True)
 
 
 # ---- rule 2: the copies that are not sent yet -----------------------------------------------------------------

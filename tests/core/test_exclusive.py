@@ -113,6 +113,19 @@ def test_next_is_neither_said_nor_heeded() -> None:
     assert solo.state("1/r0.1") == CopyState.QUEUED
 
 
+def test_next_before_its_submit_is_not_heeded_either() -> None:
+    solo = Solo()
+    solo.next("1/r0.0")
+    assert solo.submit("1/r0.1", tie="ba", exclusive=True, method="scan") == []
+
+
+def test_a_claiming_copy_holds_no_place_in_its_methods_lane() -> None:
+    solo = Solo(slots=2)
+    solo.submit("1/r0.1", tie="ba", exclusive=True, method="lane")
+    solo.submit("2/u0", method="lane")
+    assert "StartWork 2/u0" in solo.settle()
+
+
 @pytest.mark.parametrize("how", ["cancel", "deadline", "caller lost", "drain"])
 def test_a_claiming_copy_ends_as_a_queued_one_does(how: str) -> None:
     solo = claiming()

@@ -51,6 +51,14 @@ def test_rule_5_a_start_outweighs_next_in_any_order(first: str) -> None:
     assert solo.submit("1/r0.1", tie="ba") == DROPPED
 
 
+def test_rule_5_a_start_of_one_partner_outweighs_next_of_another() -> None:
+    solo = Solo()
+    solo.started("1/r0.0", "b")
+    solo.next("1/r0.1", "c")
+    line = "SendCaller u Ended 1/r0.2 dropped (started)"
+    assert solo.submit("1/r0.2", tie="bca", method="scan") == [line]
+
+
 def test_rule_5_the_oldest_marker_goes_first_and_costs_a_double_start_only() -> None:
     solo = Solo(limits=LIMITS)
     for number in range(1, 5):
@@ -300,6 +308,14 @@ def test_6_1_a_second_copy_of_one_tie_is_refused_and_the_first_is_none_the_worse
     assert "StartWork 1/r0.0" in solo.settle()
     solo.finish("1/r0.0")
     assert solo.submit("2/r0.0") == []
+
+
+def test_6_1_nor_may_it_come_after_the_first_has_ended() -> None:
+    solo = Solo()
+    solo.run("1/r0.0")
+    solo.finish("1/r0.0")
+    assert solo.submit("1/r0.1", tie="ba") == ["SendCaller u Ended 1/r0.1 refused (duplicate)"]
+    assert solo.state("1/r0.0") == CopyState.DONE, "its tombstone is still that of the first"
 
 
 def test_another_round_and_an_untied_copy_of_the_same_call_are_other_copies() -> None:
