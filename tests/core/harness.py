@@ -60,7 +60,7 @@ class Triangle:
         self._incarnations = 0
         self._links = 0
         self._connections: dict[frozenset[str], int] = {}
-        self._client_links: dict[int, str] = {}
+        self.client_links: dict[int, str] = {}
         self._untold: dict[tuple[str, str], list[int]] = {}
         for name in replicas:
             self.boot(name)
@@ -104,7 +104,7 @@ class Triangle:
             name = other if one == CLIENT else one
             node = self.nodes[name]
             node.links[link] = CLIENT
-            self._client_links[link] = name
+            self.client_links[link] = name
             self._give(node, e.CallerConnected(link, NONCE))
             infos = tuple(method.info for method in self._methods)
             welcome = m.Welcome(node.core.slots, node.core.draining, 1 << 20, infos)
@@ -135,7 +135,7 @@ class Triangle:
             del self._untold[here, there]
         if here == CLIENT:
             self.watch.link_lost(link)
-            self._client_links.pop(link, None)
+            self.client_links.pop(link, None)
             self.table.remove(link)
             self._tell_calls(e.LinkLost(link))
         elif here in self.nodes:
@@ -414,8 +414,8 @@ class Triangle:
     def _step_call(self, number: int, event: e.CallEvent) -> None:
         call = self.calls[number]
         commands = call.step(event, self.now)
-        self._tell(CLIENT, event, commands, self._client_links)
-        self.watch.call_stepped(call, commands, self._client_links)
+        self._tell(CLIENT, event, commands, self.client_links)
+        self.watch.call_stepped(call, commands, self.client_links)
         unsent: list[CopyId] = []
         for command in commands:
             match command:
@@ -423,13 +423,13 @@ class Triangle:
                     if not self._send_copy(link, submit):
                         unsent.append(submit.copy)
                 case c.CancelCopy(link, copy):
-                    self._post(CLIENT, self._client_links.get(link, "?"), link, m.Cancel(copy))
+                    self._post(CLIENT, self.client_links.get(link, "?"), link, m.Cancel(copy))
         for copy in unsent:
             self._step_call(number, e.CopyUnsent(copy))
 
     def _send_copy(self, link: int, submit: m.Submit) -> bool:
         """Put a copy on its way; False when the client's driver could not."""
-        target = self._client_links.get(link, "?")
+        target = self.client_links.get(link, "?")
         if target == "?" or target in self.outbox_full:
             self.watch.copy_lost(submit.copy)
             return False
