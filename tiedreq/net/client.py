@@ -177,9 +177,8 @@ class Client(LinkOwner):
                 "harmless, or use client.call(). Nothing was sent."
             )
         seconds = self.timeout if timeout is None else check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
-        seconds = min(seconds, info.timeout_max)
-        left = trio.current_effective_deadline() - now
-        surrounding = left < seconds
+        own, scope = now + min(seconds, info.timeout_max), trio.current_effective_deadline()
+        deadline = min(own, scope)
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= KEY_CHARS_MAX):
             raise BadOption(f"key: {key!r} is not a text of 1 to {KEY_CHARS_MAX} characters")
         payload = self._encode(args)
@@ -196,12 +195,12 @@ class Client(LinkOwner):
             idempotent=info.idempotent,
             payload=payload,
             policy=chosen,
-            deadline=now + min(seconds, left),
+            deadline=deadline,
             key=key,
             layered=above is not None or not isinstance(chosen, Plain),
             metadata=metadata,
         )
-        return request, min(seconds, left), surrounding
+        return request, deadline - now, scope < own
 
     def _choose_policy(self, policy: Policy | None) -> Policy:
         """The policy of a call. Inside a handler the default is ``Plain``: one layer hedges."""
