@@ -159,6 +159,22 @@ def test_a_thread_runs_to_its_end_unless_it_has_said_how_it_can_be_stopped() -> 
         assert small.running() == []
 
 
+def test_a_thread_does_not_yield_to_a_partner_that_is_lost() -> None:
+    """Both copies run in threads. The lower one dies; then the higher one says how it can be stopped, and runs on."""
+    small = Small()
+    call = small.call(Tied(stagger=0.0), "thread")
+    small.run(0.01)
+    first, second = small.holder(call, 0), small.holder(call, 1)
+    assert small.running() == ["r0", "r1"]
+    small.world.crash(first.name)
+    small.run(0.07)
+    (execution,) = second.executions.values()
+    second.enable_stop(execution)
+    small.run(0.1041)
+    assert ended(call) == OutcomeKind.ANSWERED
+    assert small.load.counts.executions == 2
+
+
 def test_a_deadline_ends_call_and_handler() -> None:
     small = Small(1)
     call = small.call(Plain(), timeout=0.05)

@@ -45,6 +45,7 @@ class HeldCopy:
         "doubled",
         "granted",
         "link",
+        "rivals",
         "started_at",
         "state",
         "stoppable",
@@ -62,6 +63,7 @@ class HeldCopy:
         self.stoppable = stoppable
         self.announced = False
         self.doubled = False
+        self.rivals: tuple[Identity, ...] = ()  # partners of lower rank that said they run, and are still heard of
         self.granted = False
         self.waiting = False
 
@@ -85,6 +87,7 @@ class HeldCopy:
             self.stoppable,
             self.announced,
             self.doubled,
+            self.rivals,
             self.granted,
             self.submit.partners,
         )

@@ -235,6 +235,9 @@ class ReplicaCore(ExclusiveRules):
             self._notice_latencies.pop(peer.name, None)
             self._parked.forget(peer)
             self._arbiter_lost(peer, now)
+            for held in self._ties.values():
+                if peer in held.rivals:
+                    held.rivals = tuple(rival for rival in held.rivals if rival != peer)
 
     def _partner(self, link: int, copy: CopyId) -> tuple[Identity | None, HeldCopy | None]:
         """Who speaks of ``copy``, and this replica's live copy of the same tie if the tie names that partner."""
@@ -274,11 +277,14 @@ class ReplicaCore(ExclusiveRules):
         if not held.doubled:
             held.doubled = True
             self.stats.double_starts += 1
-        self._yield_if_doubled(held, now)
+        rival = held.submit.partners[event.copy.rank]
+        if rival not in held.rivals:
+            held.rivals += (rival,)
+        self._yield_to_rivals(held, now)
 
-    def _yield_if_doubled(self, held: HeldCopy, now: float) -> None:
-        """Stop for the copy of lower rank that is known to run, unless this one can't be stopped or never yields."""
-        if held.doubled and held.stoppable and held.submit.yield_ and not held.submit.exclusive:
+    def _yield_to_rivals(self, held: HeldCopy, now: float) -> None:
+        """Stop for a copy of lower rank that is known to run, unless this one can't be stopped or never yields."""
+        if held.rivals and held.stoppable and held.submit.yield_ and not held.submit.exclusive:
             self._end(held, CopyTrigger.PARTNER_STARTED, Cause.STARTED, now)
 
     def _peer_next(self, event: PeerNext, now: float) -> None:
@@ -374,7 +380,7 @@ class ReplicaCore(ExclusiveRules):
         if held is not None:
             held.stoppable = True
             if held.state == CopyState.RUNNING:
-                self._yield_if_doubled(held, now)
+                self._yield_to_rivals(held, now)
 
     def _time_passed(self, event: TimePassed, now: float) -> None:
         self._markers.expire(now)
