@@ -182,7 +182,7 @@ class WorldMachine(RuleBasedStateMachine):
         caller=which,
         method=st.sampled_from(["work", "work", "lane", "thread", "once"]),
         policy=st.integers(0, len(POLICIES) - 1),
-        timeout=st.sampled_from([5.0, 0.1]),
+        timeout=st.sampled_from([5.0, 0.1, 1_000.0]),
     )
     def submit(self, caller: int, method: str, policy: int, timeout: float) -> None:
         """A user makes a call."""

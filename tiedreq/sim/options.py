@@ -6,7 +6,7 @@ testing: Groce et al., ISSTA 2012). Limits are tiny in some runs and out of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import exp, log
 from random import Random
 
@@ -17,6 +17,7 @@ from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Bimodal, Constant, Exponential, LognormalMean, ServiceLaw
 from tiedreq.sim.faults import FaultOptions
 from tiedreq.sim.network import NetworkOptions
+from tiedreq.sim.themes import THEMES
 from tiedreq.sim.traffic import TrafficOptions
 from tiedreq.sim.world import WorldOptions
 from tiedreq.units import LatencyLaw, LatencySpec, LinkLatency, format_duration
@@ -30,6 +31,9 @@ METHODS = (
     HeldMethod(MethodInfo("brief", True, True, 0.05), None),
 )
 SECONDS_MAX = 10.0
+FOREVER = 3_600.0
+THEMED = 0.5
+"""The share of runs that have a theme."""
 FAULT_KINDS = tuple(f.name for f in fields(FaultOptions) if f.name not in ("slow_factor", "length_max"))
 
 
@@ -37,7 +41,7 @@ FAULT_KINDS = tuple(f.name for f in fields(FaultOptions) if f.name not in ("slow
 class SimOptions:
     """One searching run. ``seed`` draws what happens in it, also where the other options were not drawn from it.
 
-    Calls are made and faults strike for ``seconds`` at most.
+    Calls are made and faults strike for ``seconds`` at most. ``theme`` is the name of one of ``themes.THEMES``.
     """
 
     seed: int
@@ -45,6 +49,7 @@ class SimOptions:
     world: WorldOptions
     traffic: TrafficOptions
     faults: FaultOptions
+    theme: str = "any"
 
     @classmethod
     def draw(cls, seed: int) -> SimOptions:
@@ -72,7 +77,8 @@ class SimOptions:
         told = ", ".join(f"{name} {share:.3g}" for name in shares if (share := getattr(traffic, name)))
         return "\n".join(
             [
-                f"seed {self.seed}: {world.replicas} replicas x {world.slots} slots, {world.callers} callers",
+                f"seed {self.seed}: {world.replicas} replicas x {world.slots} slots, {world.callers} callers"
+                f"; theme: {self.theme}",
                 f"  traffic: {traffic.calls} calls, {arrivals}, service {law}; {told or 'no trouble'}"
                 f"; to stop takes {_time(traffic.stop_seconds)}",
                 f"  methods: {methods}; timeouts {' '.join(_time(timeout) for timeout in traffic.timeouts)}",
@@ -129,7 +135,11 @@ class _Draw:
         wait = traffic.law.mean() + 2 * world.network.client.default.mean
         seconds = traffic.calls * (wait / traffic.workers if traffic.workers else 1 / traffic.rate)
         seconds = float(f"{min(max(seconds, 0.1), SECONDS_MAX):.4g}")
-        return SimOptions(seed, seconds, world, traffic, self.faults(seconds))
+        options = SimOptions(seed, seconds, world, traffic, self.faults(seconds), "any")
+        if not self.chance(THEMED):
+            return options
+        theme = rng.choice(THEMES)
+        return replace(theme(options, rng), theme=theme.__name__.replace("_", " "))
 
     def latency(self) -> LatencyLaw:
         mean = self.rng.choice([0.0, self.between(1e-5, 1e-3), self.between(1e-4, 0.02)])
@@ -150,8 +160,8 @@ class _Draw:
             silence=self.between(0.02, 1.0),
             reconnect_min=reconnect / 10,
             reconnect_max=reconnect,
-            overtaking=self.sometimes(0.3, 0.01, 0.5),
-            overtaking_delay=self.between(1e-4, 0.05),
+            overtaking=self.sometimes(0.4, 0.02, 0.9),
+            overtaking_delay=self.between(1e-4, 0.1),
         )
 
     def replica_limits(self) -> ReplicaLimits:
@@ -159,7 +169,7 @@ class _Draw:
         return ReplicaLimits(
             queue_length_max=rng.choice([1, 2, 5, 20, 10_000]),
             copies_per_caller_max=rng.choice([1, 3, 10, 10_000, 10_000]),
-            markers_per_peer_max=rng.choice([1, 2, 10, 50_000, 50_000]),
+            markers_per_peer_max=rng.choice([1, 1, 2, 10, 50_000, 50_000]),
             marker_age_max=self.between(0.01, 5.0),
             cancel_markers_per_caller_max=rng.choice([1, 3, 10_000]),
             parked_claims_max=rng.choice([1, 3, 10_000]),
@@ -198,7 +208,8 @@ class _Draw:
         )
 
     def timeout(self) -> float:
-        return self.between(0.3, 5.0) if self.chance(0.75) else self.between(0.005, 0.3)
+        """Short, comfortable, or so long that the call must end by something else when everything is mended."""
+        return self.rng.choice([self.between(0.005, 0.3), self.between(0.3, 5.0), self.between(0.3, 5.0), FOREVER])
 
     def traffic(self, slots: int) -> TrafficOptions:
         rng = self.rng
@@ -224,6 +235,6 @@ class _Draw:
     def faults(self, seconds: float) -> FaultOptions:
         """Each kind is left out of most runs; one that is not comes once to ten times in the run, on average."""
         calm = self.chance(0.15)
-        often = {kind: 0.0 if calm else self.sometimes(0.25, seconds / 10, seconds) for kind in FAULT_KINDS}
+        often = {kind: 0.0 if calm else self.sometimes(0.3, seconds / 10, seconds) for kind in FAULT_KINDS}
         length = self.between(seconds / 100, seconds)
         return FaultOptions(**often, slow_factor=self.between(2.0, 50.0), length_max=length)
