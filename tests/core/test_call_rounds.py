@@ -16,7 +16,6 @@ from tiedreq.core.policy import Plain, Tied
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyKind, CopyState
 
 RETRYABLE = Fault("busy", "try another", b"", True)
-FINAL = Fault("bad argument", "no", b"why", False)
 TIE = Tied(stagger=0.0)
 STAGGERED = Tied(stagger=0.1)
 FULL = ReplicaLimits(queue_length_max=1)

@@ -7,7 +7,7 @@ import pytest
 from tests.core.harness import Triangle
 from tests.core.solo import PEER_LINKS, Solo
 from tests.core.telling import copy_id
-from tiedreq.core.events import StopEnabled
+from tiedreq.core.events import PeerLost, StopEnabled
 from tiedreq.core.policy import Tied
 from tiedreq.core.types import CopyState
 
@@ -257,6 +257,19 @@ def test_a_thread_that_learns_how_to_be_stopped_yields_then_to_a_start_it_knows_
         "SendCaller u Ended 1/r0.1 yielded (started)",
     ]
     assert solo.give(StopEnabled(copy_id("1/r0.1"))) == []
+
+
+@pytest.mark.parametrize("how", ["lost", "restarted"])
+def test_a_thread_that_learns_how_to_be_stopped_goes_on_when_the_other_starter_is_gone(how: str) -> None:
+    solo = Solo()
+    solo.run("1/r0.1", tie="ba", method="scan")
+    solo.started("1/r0.0")
+    if how == "lost":
+        solo.give(PeerLost(PEER_LINKS["b"]))
+    else:
+        solo.connect("b", link=8, incarnation=77)
+    assert solo.give(StopEnabled(copy_id("1/r0.1"))) == []
+    assert solo.state("1/r0.1") == CopyState.RUNNING
 
 
 def test_a_thread_that_can_be_stopped_yields_to_a_later_start() -> None:
