@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from tiedreq.core.call import CallCore
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
-from tiedreq.core.messages import Goodbye, Result
+from tiedreq.core.messages import Goodbye, Result, Submit
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import MethodInfo
@@ -36,7 +36,8 @@ from tiedreq.sim.watch import Watch
 from tiedreq.sim.workload import ANSWER, Workload
 from tiedreq.sim.world import World, WorldOptions, stream
 
-CALLS_MAX = 6
+CALLS_MAX = 8
+TROUBLES_MAX = 4
 FAR = 1e6
 METHODS = (
     HeldMethod(MethodInfo("work", True, True, 3600.0), None),
@@ -98,17 +99,31 @@ class WorldMachine(RuleBasedStateMachine):
         self.watch = Watch(keep=True)
         self.calls: list[tuple[CallerNode, OpenCall]] = []
         self.half_known: list[tuple[Connection, str]] = []
-        self.asleep: list[str] = []
+        self.troubles = 0
 
     @initialize(
         replicas=st.integers(2, 4),
-        slots=st.integers(1, 2),
+        slots=st.sampled_from([1, 1, 2]),
         callers=st.integers(1, 2),
         limits=st.integers(0, len(LIMITS) - 1),
         rounds=st.integers(1, 3),
         seed=st.integers(0, 7),
+        policies=st.lists(st.integers(0, len(POLICIES) - 1), min_size=1, max_size=3),
+        methods=st.lists(st.sampled_from([method.info.name for method in METHODS]), min_size=1, max_size=2),
     )
-    def start(self, replicas: int, slots: int, callers: int, limits: int, rounds: int, seed: int) -> None:
+    def start(
+        self,
+        replicas: int,
+        slots: int,
+        callers: int,
+        limits: int,
+        rounds: int,
+        seed: int,
+        policies: list[int],
+        methods: list[str],
+    ) -> None:
+        """A world; ``policies`` and ``methods`` are those that are used in it."""
+        self.policies, self.methods = policies, methods
         options = WorldOptions(
             replicas=replicas,
             slots=slots,
@@ -164,6 +179,15 @@ class WorldMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._waiting())
     @rule()
+    def deliver_submits(self) -> None:
+        """Every copy that is under way arrives, before anything else does."""
+        for direction in self._waiting():
+            while direction.waiting and isinstance(direction.waiting[0], Submit):
+                direction.deliver()
+        self.world.clock.settle()
+
+    @precondition(lambda self: self._waiting())
+    @rule()
     def deliver_everything(self) -> None:
         """All that waits arrives, in turn, until nothing waits."""
         for _ in range(500):
@@ -180,19 +204,21 @@ class WorldMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.calls) < CALLS_MAX)
     @rule(
         caller=which,
-        method=st.sampled_from(["work", "work", "lane", "thread", "once"]),
-        policy=st.integers(0, len(POLICIES) - 1),
-        timeout=st.sampled_from([5.0, 0.1, 1_000.0]),
+        method=which,
+        policy=which,
+        timeout=st.sampled_from([1_000.0, 1_000.0, 5.0, 0.1]),
+        count=st.sampled_from([1, 1, 2, 3]),
     )
-    def submit(self, caller: int, method: str, policy: int, timeout: float) -> None:
-        """A user makes a call."""
+    def submit(self, caller: int, method: int, policy: int, timeout: float, count: int) -> None:
+        """A user makes a call, or a few of a kind."""
         alive = [node for node in self.world.callers.values() if node.alive and not node.frozen]
         if alive:
             node = alive[caller % len(alive)]
-            idempotent = method != "once"
-            chosen = POLICIES[policy] if idempotent else Plain()
-            call = self.hand.make(node, chosen, method=method, timeout=timeout, idempotent=idempotent)
-            self.calls.append((node, call))
+            name = self.methods[method % len(self.methods)]
+            chosen = POLICIES[self.policies[policy % len(self.policies)]] if name != "once" else Plain()
+            for _ in range(count):
+                call = self.hand.make(node, chosen, method=name, timeout=timeout, idempotent=name != "once")
+                self.calls.append((node, call))
             self.world.clock.settle()
 
     @precondition(lambda self: any(call.outcome is None for _, call in self.calls))
@@ -228,32 +254,56 @@ class WorldMachine(RuleBasedStateMachine):
         node.enable_stop(execution)
         self.world.clock.settle()
 
-    @rule(seconds=st.sampled_from([0.001, 0.02, 0.1, 0.5]))
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.03, 0.5]))
     def pass_time(self, seconds: float) -> None:
         """Time goes on: timers, dialing, the end of stalls."""
         self.world.clock.run(self.world.clock.now + seconds)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def _connections(self) -> list[Connection]:
+    @precondition(lambda self: self.troubles < TROUBLES_MAX)
+    @rule(
+        kind=st.sampled_from(["lose_link", "lose_link", "crash", "freeze", "drain"]), which=which, other=st.booleans()
+    )
+    def trouble(self, kind: str, which: int, other: bool) -> None:
+        """Something goes wrong."""
+        self.troubles += 1
+        getattr(self, f"_{kind}")(which, other)
+        self.world.clock.settle()
+
+    def _lose_link(self, which: int, other: bool) -> None:
+        """A connection breaks: one end knows at once, the other one when ``notice_loss`` says so."""
         network = self.world.network
         known = [connection for connection, _ in self.half_known]
-        return [c for pair in network.pairs() for c in network.connections(*pair) if c not in known]
+        connections = [c for pair in network.pairs() for c in network.connections(*pair) if c not in known]
+        if connections:
+            connection = connections[which % len(connections)]
+            ends = [connection.dialer.node.name, connection.acceptor.node.name]
+            network.cut_now(connection, ends[other])
+            self.half_known.append((connection, ends[not other]))
 
-    @precondition(lambda self: self._connections())
-    @rule(which=which, dialer_first=st.booleans(), both=st.booleans())
-    def lose_link(self, which: int, dialer_first: bool, both: bool) -> None:
-        """A connection breaks; one end knows at once, the other too or when ``notice_loss`` says so."""
-        connections = self._connections()
-        connection = connections[which % len(connections)]
-        ends = [connection.dialer, connection.acceptor]
-        first, second = ends if dialer_first else reversed(ends)
-        self.world.network.cut_now(connection, first.node.name)
-        if both:
-            self.world.network.notice(connection, second.node.name)
-        else:
-            self.half_known.append((connection, second.node.name))
-        self.world.clock.settle()
+    def _alive(self) -> list[str]:
+        return [name for name in [*self.world.replicas, *self.world.callers] if self.world.node(name).alive]
+
+    def _crash(self, which: int, other: bool) -> None:
+        alive = self._alive()
+        if alive:
+            name = alive[which % len(alive)]
+            if name in self.world.replicas:
+                self.world.crash(name)
+            else:
+                self.world.crash_caller(name)
+                self.calls = [(node, call) for node, call in self.calls if node.name != name]
+
+    def _drain(self, which: int, other: bool) -> None:
+        names = [name for name, node in self.world.replicas.items() if node.alive and not node.leaving]
+        if names:
+            self.world.drain(names[which % len(names)])
+
+    def _freeze(self, which: int, other: bool) -> None:
+        alive = self._alive()
+        if alive:
+            self.world.freeze(alive[which % len(alive)], 0.3 if other else 0.01)
 
     @precondition(lambda self: self.half_known)
     @rule(which=which)
@@ -261,22 +311,6 @@ class WorldMachine(RuleBasedStateMachine):
         """The other end of a broken connection learns of it, perhaps long after the new one is up."""
         connection, name = self.half_known.pop(which % len(self.half_known))
         self.world.network.notice(connection, name)
-        self.world.clock.settle()
-
-    def _alive(self) -> list[str]:
-        return [name for name in [*self.world.replicas, *self.world.callers] if self.world.node(name).alive]
-
-    @precondition(lambda self: self._alive())
-    @rule(which=which)
-    def crash(self, which: int) -> None:
-        """A replica or a caller is gone."""
-        alive = self._alive()
-        name = alive[which % len(alive)]
-        if name in self.world.replicas:
-            self.world.crash(name)
-        else:
-            self.world.crash_caller(name)
-            self.calls = [(node, call) for node, call in self.calls if node.name != name]
         self.world.clock.settle()
 
     @precondition(lambda self: len(self._alive()) < len(self.world.replicas) + len(self.world.callers))
@@ -287,22 +321,6 @@ class WorldMachine(RuleBasedStateMachine):
         down = [name for name in names if not self.world.node(name).alive]
         self.world.restart(down[which % len(down)])
         self.world.clock.settle()
-
-    @rule(which=which)
-    def drain(self, which: int) -> None:
-        """A replica is asked for an orderly end."""
-        names = [name for name, node in self.world.replicas.items() if node.alive and not node.leaving]
-        if names:
-            self.world.drain(names[which % len(names)])
-            self.world.clock.settle()
-
-    @rule(which=which, seconds=st.sampled_from([0.01, 0.3]))
-    def freeze(self, which: int, seconds: float) -> None:
-        """A replica or a caller stands still for a while."""
-        alive = self._alive()
-        if alive:
-            self.world.freeze(alive[which % len(alive)], seconds)
-            self.world.clock.settle()
 
     # ---- what must hold -------------------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tiedreq.core.commands import CallCommand, ReplicaCommand
-from tiedreq.core.events import CallEvent, CallRequested, ReplicaEvent
+from tiedreq.core.commands import CallCommand, ReplicaCommand, StartWork
+from tiedreq.core.events import CallEvent, CallRequested, InputSettled, ReplicaEvent
 from tiedreq.core.types import Identity
 from tiedreq.sim.caller_node import CallerNode, OpenCall
+from tiedreq.sim.checker import Violation
 from tiedreq.sim.checkers import CheckerSet
 from tiedreq.sim.clock import Clock
 from tiedreq.sim.network import Opening, Parcel
@@ -33,8 +34,17 @@ class Watch:
         now = self.clock.now
         self.trace.add(now, node.name, event, tuple(commands))
         self.checkers.on_replica_step(node.name, event, commands, node.core, now)
+        if not isinstance(event, InputSettled):
+            self._no_start(event, commands)
         if self.checkers.violations:
             self.clock.stop()
+
+    def _no_start(self, event: ReplicaEvent, commands: list[ReplicaCommand]) -> None:
+        """Settle, then start: only the end of a batch of input fills slots (rule 2 of a copy at a replica)."""
+        for command in commands:
+            if isinstance(command, StartWork):
+                reason = f"starts in answer to {type(event).__name__}, before all input is handled"
+                self.checkers.violations.append(Violation("5.2", str(command.submit.copy), reason, self.clock.now))
 
     def before_call(self, node: CallerNode, call: OpenCall, event: CallEvent) -> None:
         """A call's core is about to take a step."""
