@@ -18,7 +18,7 @@ import click
 import tiedreq
 from tiedreq.clusterfile import check_url
 from tiedreq.errors import BadOption, UsageError
-from tiedreq.params import DURATION, JSON
+from tiedreq.params import DURATION, JSON, TIMEOUT
 from tiedreq.runner import INTERRUPTED
 from tiedreq.units import parse_duration
 
@@ -68,6 +68,8 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
     token_file = options.pop("token_file")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
+    if any(letter.isspace() or letter in ",=" for letter in options["name"]):
+        raise click.UsageError(f"--name: {options['name']!r}: --peers can't name white space, ',' and '='")
     known = read_peers(peers)
     return run_serve(
         app,
@@ -110,7 +112,7 @@ def _where(function: Callable[..., int]) -> Callable[..., int]:
     type=DURATION,
     help=f"Send a backup so long after the start (tied) or the sending (hedged).  [hedged: {BACKUP_AFTER_DEFAULT}]",
 )
-@click.option("--timeout", type=DURATION, default="10s", show_default=True)
+@click.option("--timeout", type=TIMEOUT, default="10s", show_default=True)
 @click.option("--key", help="An idempotency key, which handlers see.")
 @click.option("--explain", is_flag=True, help="Show on standard error what became of each copy.")
 def call(method: str, args: Any, explain: bool, key: str | None, **options: Any) -> int:
@@ -142,7 +144,7 @@ def call(method: str, args: Any, explain: bool, key: str | None, **options: Any)
 @command.command()
 @_where
 @click.option("--json", "as_json", is_flag=True, help="Everything that replicas report, as JSON.")
-@click.option("--timeout", type=DURATION, default="3s", show_default=True)
+@click.option("--timeout", type=TIMEOUT, default="3s", show_default=True)
 def status(as_json: bool, timeout: float, **options: Any) -> int:
     """Show how the replicas of a cluster are, one row for each."""
     from tiedreq.commands import run_status

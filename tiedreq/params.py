@@ -34,5 +34,14 @@ class Parsed(ParamType):
             self.fail(str(error), param, ctx)
 
 
+def _parse_timeout(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds == 0:
+        raise BadOption("a call without time can't be answered; write for example 500ms")
+    return seconds
+
+
 DURATION = Parsed("duration", parse_duration)
+TIMEOUT = Parsed("duration", _parse_timeout)
+"""A duration above 0."""
 JSON = Parsed("json", json.loads)

@@ -138,6 +138,8 @@ def test_calls(run: Run) -> None:
     [
         (["call", "lookup", "{"], "Expecting"),
         (["call", "lookup", "--timeout", "2"], "has no unit"),
+        (["call", "lookup", "--timeout", "0ms"], "without time"),
+        (["status", "--timeout", "0"], "without time"),
         (["call", "lookup", "--cluster", "x.json", "--replicas", "ws://a:1"], "name one"),
         (["call", "lookup", "--replicas", "a:1"], "no address"),
         (["call", "lookup", "--replicas", "http://a:1"], "ws://"),
@@ -145,6 +147,8 @@ def test_calls(run: Run) -> None:
         (["call", "lookup", "--policy", "all"], "all"),
         (["status", "--token-file", "app.py", "--replicas", ""], "no address"),
         (["serve", "app:service"], "--name"),
+        (["serve", "app:service", "--name", "a b"], "white space"),
+        (["serve", "app:service", "--name", "a,b"], "white space"),
         (["serve", "app", "--name", "a"], "MODULE:SERVICE"),
         (["serve", "app:nothing", "--name", "a"], "its services: service"),
         (["serve", "nothing:service", "--name", "a"], "ModuleNotFoundError: No module named 'nothing'"),

@@ -279,7 +279,7 @@ class LinkCore:
             case Welcome():
                 self._welcome_arrived(message, now, out)
             case Goodbye(code, reason):
-                out.append(commands.CloseTransport(self.epoch, code, "the other side said goodbye", abrupt=False))
+                out.append(commands.CloseTransport(self.epoch, code, f"the other side says: {reason}", abrupt=False))
                 self._end(code, reason, now, out, by_peer=True)
             case Unsupported():
                 self.unsupported_told += 1

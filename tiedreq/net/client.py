@@ -7,6 +7,7 @@ and one writes; one timer task serves all calls. A call costs no task, nursery o
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import secrets
 from collections import deque
@@ -35,6 +36,7 @@ from tiedreq.core.events import (
     TimePassed,
 )
 from tiedreq.core.limits import ClientLimits
+from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Inquiry, Message, Report, Result, Started, Status
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Plain, Policy, Tied, check_policy
@@ -58,6 +60,8 @@ from tiedreq.wire.payload import decode_payload, encode_payload
 TIMEOUT_MAX = 86_400.0
 METHODS_MAX = 4096
 CLOSE_SECONDS = 1.0
+
+logger = logging.getLogger("tiedreq.client")
 
 
 class Client(LinkOwner):
@@ -84,6 +88,8 @@ class Client(LinkOwner):
         self._waiting_for_status: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         self._closed = False
         self.arrivals = Bell()
+        self.connected = False
+        """Set once ``connect()`` has yielded: from then on nobody but the log is told of a replica that refuses."""
 
     # ---- calls ------------------------------------------------------------------------------------------------
 
@@ -398,6 +404,8 @@ class Client(LinkOwner):
 
     def on_failure(self, link: Link, error: ConnectError) -> None:
         """A replica could not be reached."""
+        if self.connected and link.state is LinkState.CLOSED:
+            logger.warning("a replica is not used any more: %s", error)
         self.arrivals.ring()
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterable
@@ -25,6 +26,8 @@ from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.server import wire_limits
 from tiedreq.net.transport import Transport
 from tiedreq.wire.proof import TokenAuthenticator
+
+logger = logging.getLogger("tiedreq.client")
 
 GATHER_SECONDS = 0.5
 """Once the first replica is reached, how long to wait for the others."""
@@ -55,6 +58,8 @@ async def connect(
     """
     address = resolve(replicas)
     limits = limits if limits is not None else ClientLimits()
+    if not isinstance(limits, ClientLimits):
+        raise BadOption(f"limits: {limits!r} is not ClientLimits(…)")
     if len(address.replicas) > limits.replicas_max:
         raise BadOption(
             f"replicas: {len(address.replicas)} are named, over the limit replicas_max of {limits.replicas_max}"
@@ -65,7 +70,7 @@ async def connect(
     side = LinkSide(cluster or address.cluster or "tiedreq", "client", f"client-{os.getpid()}", client.nonce)
     if network is None:
         network = WebsocketNetwork(wire, client_tls=ssl_context)
-    authenticator = TokenAuthenticator(None if token is None else token.encode())
+    authenticator = TokenAuthenticator.of(token)
     options = _link_options(limits, client)
     body_error: BaseException | None = None
     with no_groups():
@@ -138,6 +143,10 @@ async def _gather(client: Client, links: list[Link], address: ClusterAddress) ->
     with trio.move_on_after(GATHER_SECONDS):
         while not all(link.up or link.last_error is not None for link in links):
             await client.arrivals.wait()
+    client.connected = True
+    for link in links:
+        if link.state is LinkState.CLOSED:
+            logger.warning("a replica is not used: %s", link.last_error)
 
 
 def _no_replica(links: list[Link], address: ClusterAddress, timeout: float) -> ConnectError:

@@ -83,7 +83,8 @@ class Link:
         self._close_words = (_CLOSE_CODE_OTHERWISE, "")
 
     def __repr__(self) -> str:
-        return f"<Link {self._core.describe()}>"
+        where = f" ({self.label})" if self.label else ""
+        return f"<Link {self._core.describe()}{where}>"
 
     # ---- for the owner
 
@@ -334,13 +335,17 @@ class Link:
 
     def _failed(self, code: str, reason: str) -> None:
         kind = _ERRORS.get(code, ConnectError)
-        self.last_error = kind(f"{self.label}: {reason}" if self.label else reason)
+        if code == "cluster":
+            reason += f", not {self._core.side.cluster!r}"
+        named = not self.label or reason.startswith(f"{self.label}: ")  # who dials names the address too
+        self.last_error = kind(reason if named else f"{self.label}: {reason}")
         self.statistics.failures += 1
         error = self.last_error
         self._tell(lambda: self._owner.on_failure(self, error))
 
     def _close_transport(self, code: str, reason: str, abrupt: bool) -> None:
-        if code in ("protocol", "auth", "cluster", "version", "identity", "internal", "slow"):
+        given_up = self._core.dialing and self._over() and code in _ERRORS  # its owner hears why, and may raise it
+        if code in ("protocol", "auth", "cluster", "version", "identity", "internal", "slow") and not given_up:
             _quiet.log(code, logging.WARNING, "%s ends (%s): %s", self, code, reason)
         self._close_words = (_CLOSE_CODES.get(code, _CLOSE_CODE_OTHERWISE), code)
         self._outbox.close()

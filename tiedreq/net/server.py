@@ -112,7 +112,7 @@ class ReplicaServer(LinkOwner):
         self.mesh_troubles: dict[str, str] = {}
         self._service = service
         self._side = LinkSide(cluster, "replica", identity.name, identity.incarnation)
-        self._authenticator = TokenAuthenticator(None if token is None else token.encode())
+        self._authenticator = TokenAuthenticator.of(token)
         self._network = network
         self._mesh_latency = mesh_latency
         self._nursery = nursery
@@ -250,7 +250,8 @@ class ReplicaServer(LinkOwner):
         if peer is not None and peer.role == "replica":
             if self.mesh.get(peer.name) is link:
                 del self.mesh[peer.name]
-                self.mesh_troubles[peer.name] = f"{down.code}: {down.reason}"
+                if peer.name in self._known_peers:  # others are not shown, and may be any number
+                    self.mesh_troubles[peer.name] = f"{down.code}: {down.reason}"
             self._take(PeerLost(down.link_id))
         else:
             self._take(CallerLost(down.link_id))
@@ -325,6 +326,7 @@ class ReplicaServer(LinkOwner):
     def set_peers(self, peers: Mapping[str, str]) -> None:
         """Replace the list of peers. New ones of higher name are dialed; links to removed or moved ones are closed."""
         self._known_peers = frozenset(peers)
+        self.mesh_troubles = {name: text for name, text in self.mesh_troubles.items() if name in peers}
         wanted = {name: url for name, url in peers.items() if name > self.identity.name}
         for name in [name for name, url in self._peer_urls.items() if wanted.get(name) != url]:
             del self._peer_urls[name]

@@ -116,6 +116,8 @@ async def serve(
     check_count("slots", slots, 1, SLOTS_MAX)
     check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
     limits = limits if limits is not None else ReplicaLimits()
+    if not isinstance(limits, ReplicaLimits):
+        raise BadOption(f"limits: {limits!r} is not ReplicaLimits(…)")
     known_peers = _check_peers(peers or {}, name)
     if advertise is not None:
         check_url("advertise", advertise)

@@ -24,6 +24,15 @@ class TokenAuthenticator:
             raise BadOption("token must not be empty; None stands for a cluster without one")
         self._token = token
 
+    @classmethod
+    def of(cls, token: str | None) -> TokenAuthenticator:
+        """For a token as users give it. Raises ``BadOption``, which never quotes it."""
+        if token is None:
+            return cls(None)
+        if not isinstance(token, str):
+            raise BadOption(f"token: {type(token).__name__} where a text is expected")
+        return cls(token.encode("utf-8", "surrogatepass"))
+
     def __repr__(self) -> str:
         return f"TokenAuthenticator({'no token' if self._token is None else 'token hidden'})"
 
