@@ -45,6 +45,7 @@ def test_one_seed_shows_its_options_first_and_its_transcript() -> None:
         ["--seed", "1", "--seeds", "2"],
         ["--seeds", "2", "--trace"],
         ["--seed", "1", "--keep-going"],
+        ["--speed", "--first", "1"],
         ["1"],
     ],
     ids=" ".join,
@@ -83,3 +84,14 @@ def test_a_failure_is_told_with_the_command_that_replays_it() -> None:
     replay = re.findall(r"^replay: scripts/simulate --seed (\d+) --trace$", done.stdout, re.MULTILINE)
     assert len(replay) == 2 and len(set(replay)) == 1
     assert re.search(r"^  S(6|11) ", done.stdout, re.MULTILINE) and "1 failed" in done.stdout
+
+
+def test_speed_is_measured_for_each_policy() -> None:
+    program = (
+        "import sys; sys.path.insert(0, 'scripts'); import _simulate as s; s.SPEED_CALLS = 500; sys.exit(s.speed())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0
+    rows = re.findall(r"^  (\w.*?) +([\d,]+)   1\.\d{3} executions$", done.stdout, re.MULTILINE)
+    assert [name for name, _ in rows] == ["plain", "tied", "tied and backup"]
+    assert all(int(rate.replace(",", "")) > 100 for _, rate in rows)
