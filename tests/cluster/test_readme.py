@@ -24,10 +24,19 @@ def test_the_client_script_works_as_printed(up: Callable[..., Up], tmp_path: Pat
     up("--replicas", "4").ready()
     ran = run(["client.py"], tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert "csv" in ran.stdout
+    assert len(re.findall(r"^[\w.]+ +\w.*\n", ran.stdout.partition("\nanswered")[0], re.MULTILINE)) == 3, ran.stdout
     assert re.search(r"answered by r\d in [0-9.]+ ms\n  copy at r\d: done", ran.stdout)
     assert "refused: 'charge' is not declared idempotent" in ran.stdout
     assert ran.stderr == ""
+
+
+def test_the_test_of_ones_own_works_as_printed(tmp_path: Path) -> None:
+    (tmp_path / "mysearch.py").write_text(PYTHON_BLOCKS[1])
+    (tmp_path / "test_mysearch.py").write_text(PYTHON_BLOCKS[2])
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\nfilterwarnings = error\n")
+    ran = run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], tmp_path)
+    assert ran.returncode == 0, ran.stdout
+    assert "1 passed" in ran.stdout
 
 
 def test_the_service_of_ones_own_works_as_printed(up: Callable[..., Up], tmp_path: Path) -> None:
