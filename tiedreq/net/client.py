@@ -42,19 +42,14 @@ from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Plain, Policy, Tied, check_policy
 from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
 from tiedreq.errors import ConnectError, Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
+from tiedreq.net.arguments import Accept, check_accept, check_key, check_metadata
 from tiedreq.net.bell import Bell
 from tiedreq.net.current import current_execution
 from tiedreq.net.link import Link
 from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
-from tiedreq.net.opencall import Accept, Answered, OpenCall
+from tiedreq.net.opencall import Answered, OpenCall
 from tiedreq.reply import Reply
-from tiedreq.wire.limits import (
-    KEY_CHARS_MAX,
-    METADATA_ENTRIES_MAX,
-    METADATA_KEY_CHARS_MAX,
-    METADATA_VALUE_CHARS_MAX,
-    WireLimits,
-)
+from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.payload import decode_payload, encode_payload
 
 TIMEOUT_MAX = 86_400.0
@@ -102,7 +97,8 @@ class Client(LinkOwner):
 
         Raises ``UnsafeToDuplicate`` before anything is sent when the method is not declared idempotent.
         """
-        options.setdefault("policy", Tied())
+        if options.get("policy") is None:
+            options["policy"] = Tied()
         return (await self.request(method, args, **options)).value
 
     async def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
@@ -142,10 +138,10 @@ class Client(LinkOwner):
         await trio.lowlevel.checkpoint_if_cancelled()
         began = trio.current_time()
         request, timeout_used, surrounding = self._prepare(
-            method, args, timeout, key, policy, _check_metadata(metadata), began
+            method, args, timeout, check_key(key), policy, check_metadata(metadata), began
         )
         core = CallCore(request, self._replicas, self._stats, rounds_max=self.limits.rounds_max)
-        call = OpenCall(core, accept, began, timeout_used)
+        call = OpenCall(core, check_accept(accept), began, timeout_used)
         self._calls[request.id.number] = call
         self._step(call, CallRequested(), began)
         outcome = await call.wait(self._cancel)
@@ -185,8 +181,6 @@ class Client(LinkOwner):
         seconds = self.timeout if timeout is None else check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
         own, scope = now + min(seconds, info.timeout_max), trio.current_effective_deadline()
         deadline = min(own, scope)
-        if key is not None and not (isinstance(key, str) and 0 < len(key) <= KEY_CHARS_MAX):
-            raise BadOption(f"key: {key!r} is not a text of 1 to {KEY_CHARS_MAX} characters")
         payload = self._encode(args)
         if len(self._calls) >= self.limits.calls_in_flight_max:
             raise Overloaded(
@@ -203,7 +197,7 @@ class Client(LinkOwner):
             policy=chosen,
             deadline=deadline,
             key=key,
-            layered=above is not None or not isinstance(chosen, Plain),
+            layered=(above is not None and above.layered) or not isinstance(chosen, Plain),
             metadata=metadata,
         )
         return request, deadline - now, scope < own
@@ -324,8 +318,7 @@ class Client(LinkOwner):
 
     def _execute(self, call: OpenCall, command: CallCommand) -> CopyUnsent | None:
         if isinstance(command, SendCopy):
-            link = self._links.get(command.link)
-            if link is None or not link.send(command.submit):
+            if not self._send(command):
                 return CopyUnsent(command.submit.copy)
         elif isinstance(command, CancelCopy):
             link = self._links.get(command.link)
@@ -335,6 +328,12 @@ class Client(LinkOwner):
             self._calls.pop(call.core.request.id.number, None)
             call.complete(command.outcome)
         return None
+
+    def _send(self, command: SendCopy) -> bool:
+        """False for a replica that takes less than those that the call was checked against: it came later."""
+        link, view = self._links.get(command.link), self._replicas.get(command.link)
+        fits = view is not None and len(command.submit.payload) <= view.payload_bytes_max
+        return fits and link is not None and link.send(command.submit)
 
     def _cancel(self, call: OpenCall) -> None:
         self._step(call, CallerCancelled(), trio.current_time())
@@ -444,6 +443,11 @@ class Client(LinkOwner):
 
     def _answer(self, call: OpenCall, link: int, message: Result, now: float) -> None:
         copy: CopyId = message.copy
+        size, limit = len(message.payload), self._wire_limits.payload_bytes_max
+        if size > limit:
+            text = f"the answer has {size} bytes, over the client's payload_bytes_max of {limit}"
+            self._step(call, FailureReceived(link, copy, "too_large", text, b"", False), now)
+            return
         try:
             value = decode_payload(message.payload, self._wire_limits)
         except RemoteViolation as error:
@@ -461,18 +465,3 @@ class Client(LinkOwner):
         call.answers[copy] = Answered(value, message.service_time, message.queue_wait)
         self._step(call, ResultReceived(link, copy, acceptable), now)
 
-
-def _check_metadata(metadata: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """The map as the wire carries it. Raises ``BadOption`` with the entry and the limit."""
-    if not metadata:
-        return ()
-    if not isinstance(metadata, dict) or len(metadata) > METADATA_ENTRIES_MAX:
-        raise BadOption(f"metadata: it is not a dict of at most {METADATA_ENTRIES_MAX} entries")
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not 0 < len(key) <= METADATA_KEY_CHARS_MAX or not key.isprintable():
-            raise BadOption(
-                f"metadata: key {key!r} is not a printable text of 1 to {METADATA_KEY_CHARS_MAX} characters"
-            )
-        if not isinstance(value, str) or len(value) > METADATA_VALUE_CHARS_MAX:
-            raise BadOption(f"metadata[{key!r}]: not a text of at most {METADATA_VALUE_CHARS_MAX} characters")
-    return tuple(metadata.items())

@@ -23,8 +23,8 @@ from tiedreq.net.link import Link, dialed_link
 from tiedreq.net.link_owner import LinkOptions
 from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.outbox import OutboxLimits
-from tiedreq.net.server import wire_limits
 from tiedreq.net.transport import Transport
+from tiedreq.wire.limits import wire_limits
 from tiedreq.wire.proof import TokenAuthenticator
 
 logger = logging.getLogger("tiedreq.client")

@@ -37,6 +37,7 @@ from tiedreq.net.outbox import Outbox
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
 from tiedreq.wire.codec import encode_message
+from tiedreq.wire.limits import PAYLOAD_BYTES_MAX, wire_limits
 
 logger = logging.getLogger("tiedreq.link")
 
@@ -74,6 +75,7 @@ class Link:
         self._make_welcome = welcome
         self._outbox = Outbox(options.outbox, options.wire)
         self._outbox.close()
+        self._decoder = FrameDecoder(options.wire)
         self._up_id = 0
         self._scope: trio.CancelScope | None = None  # of the dial or the connection
         self._moved = Bell()
@@ -265,12 +267,12 @@ class Link:
 
     async def _read(self, transport: Transport, epoch: int) -> None:
         """Decode what arrives until the transport is closed; what comes after the end of ``epoch`` changes nothing."""
-        statistics, decoder = self.statistics, FrameDecoder(self._options.wire)
+        statistics, self._decoder = self.statistics, FrameDecoder(self._options.wire)
         while (frame := await transport.receive_frame()) is not None:
             statistics.frames_received += 1
             statistics.bytes_received += len(frame)
             try:
-                decoded = decoder.decode(frame, takes_chunks=self._core.takes_chunks)
+                decoded = self._decoder.decode(frame, takes_chunks=self._core.takes_chunks)
             except RemoteViolation as violation:
                 self._step(events.ViolationFound(epoch, str(violation)))
             else:
@@ -314,6 +316,7 @@ class Link:
                 self.statistics.times_up += 1
                 if peer_welcome is not None:
                     self._outbox.agree(peer_welcome.payload_bytes_max)
+                    self._take_payloads(peer_welcome.payload_bytes_max)
                 self._tell(lambda: self._owner.on_up(self, LinkUp(epoch, peer, peer_welcome, previous)))
             case commands.AnnounceDown(epoch, code, reason, by_peer):
                 self._up_id = 0
@@ -325,6 +328,11 @@ class Link:
                 self._close_transport(code, reason, abrupt)
             case commands.Dial():
                 pass  # run_dialer sees the state
+
+    def _take_payloads(self, payload_bytes_max: int) -> None:
+        """Take what the other side may send, also if that is more than our own limit: the owner judges it."""
+        if self._options.wire.payload_bytes_max < payload_bytes_max <= PAYLOAD_BYTES_MAX:
+            self._decoder = FrameDecoder(wire_limits(payload_bytes_max))
 
     def _tell(self, callback: Callable[[], None]) -> None:
         try:

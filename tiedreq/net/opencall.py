@@ -19,9 +19,8 @@ from tiedreq.errors import (
     UnknownMethod,
     UnsafeToDuplicate,
 )
+from tiedreq.net.arguments import Accept
 from tiedreq.reply import Attempt, Reply
-
-Accept = Callable[[Any], object]
 
 
 class Answered:
@@ -136,6 +135,9 @@ class OpenCall:
             case OutcomeKind.UNKNOWN:
                 text = f"{name}: the replica was lost while it had the call; it may or may not have run ({where})"
                 return OutcomeUnknown(text, call_id=call_id, attempts=attempts)
+            case OutcomeKind.CANCELLED:
+                text = f"{name}: the client was closed before an answer came ({where})"
+                return Unavailable(text, call_id=call_id, attempts=attempts)
             case OutcomeKind.REJECTED if outcome.cause == Cause.UNKNOWN_METHOD:
                 return UnknownMethod(f"{name}: the replica does not serve this method ({where})")
             case OutcomeKind.REJECTED:

@@ -70,7 +70,7 @@ from tiedreq.net.shaping import DelayLine
 from tiedreq.net.transport import Transport
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
-from tiedreq.wire.limits import WireLimits
+from tiedreq.wire.limits import wire_limits
 from tiedreq.wire.payload import encode_payload
 from tiedreq.wire.proof import TokenAuthenticator
 
@@ -78,12 +78,6 @@ log = logging.getLogger("tiedreq.replica")
 
 RECENT_SOJOURNS_MAX = 2048
 FLUSH_SECONDS = 1.0
-
-
-def wire_limits(payload_bytes_max: int) -> WireLimits:
-    """The wire's limits for payloads of at most ``payload_bytes_max`` bytes."""
-    message = max(2 * payload_bytes_max, 1024 * 1024)
-    return WireLimits(payload_bytes_max=payload_bytes_max, message_bytes_max=message, chunk_total_bytes_max=2 * message)
 
 
 class ReplicaServer(LinkOwner):

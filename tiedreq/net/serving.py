@@ -17,10 +17,10 @@ from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.types import Identity
 from tiedreq.net.edge import no_groups
 from tiedreq.net.network import Network, WebsocketNetwork
-from tiedreq.net.server import ReplicaServer, wire_limits
+from tiedreq.net.server import ReplicaServer
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
-from tiedreq.wire.limits import NAME_CHARS_MAX
+from tiedreq.wire.limits import NAME_CHARS_MAX, wire_limits
 
 SLOTS_MAX = 4096
 

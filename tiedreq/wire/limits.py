@@ -62,6 +62,10 @@ _KIB = 1024
 _MIB = 1024 * 1024
 
 
+PAYLOAD_BYTES_MAX = 1024 * _MIB
+"""The largest limit of payloads that a process may choose."""
+
+
 def chunk_bytes_sent_max(payload_bytes_max: int) -> int:
     """Bytes of all messages that a sender has under way in chunks, where the receiver takes such payloads."""
     return 2 * (payload_bytes_max + MESSAGE_BYTES_BESIDE_PAYLOAD)
@@ -108,7 +112,7 @@ class WireLimits:
 _RANGES = {
     "frame_bytes_max": (FRAME_BYTES_SENT_MAX, 16 * _MIB),
     "message_bytes_max": (_MIB, 2048 * _MIB),
-    "payload_bytes_max": (_KIB, 1024 * _MIB),
+    "payload_bytes_max": (_KIB, PAYLOAD_BYTES_MAX),
     "chunk_bytes": (_KIB, FRAME_SPLIT_BYTES),
     "chunk_streams_max": (CHUNK_STREAMS_SENT_MAX, 4096),
     "chunk_total_bytes_max": (_MIB, 16_384 * _MIB),
@@ -117,3 +121,9 @@ _RANGES = {
 }
 
 DEFAULT_LIMITS = WireLimits()
+
+
+def wire_limits(payload_bytes_max: int) -> WireLimits:
+    """The limits of a process that takes payloads of up to ``payload_bytes_max`` bytes."""
+    message = max(2 * payload_bytes_max, _MIB)
+    return WireLimits(payload_bytes_max=payload_bytes_max, message_bytes_max=message, chunk_total_bytes_max=2 * message)
