@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 import trio
@@ -251,7 +251,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written = output.close()
     if not written:
         os._exit(code)  # a thread hangs in a write that nobody reads, and would hang the interpreter's end too
+    _let_go(sys.stdout)
+    _let_go(sys.stderr)
     return code
+
+
+def _let_go(stream: TextIO) -> None:
+    """Empty a stream whose reader may be gone, so that the interpreter's own flush can't change the exit code."""
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 if __name__ == "__main__":
