@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import ipaddress
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from tiedreq.clusterfile import resolve
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import CallError, ConnectError, RemoteFailure, TiedreqError, UsageError
 from tiedreq.loading import AppError, load_service
+from tiedreq.net.addresses import parse_address
 from tiedreq.net.connecting import connect
 from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.reply import Attempt
@@ -57,6 +59,8 @@ async def _serve(service: Service, options: dict[str, Any]) -> int:
 
             handle = await nursery.start(replica)
             nursery.start_soon(drain_on_signals, handle, options["drain_timeout"])
+            if options["token"] is None and not is_loopback(parse_address(options["listen"]).host):
+                logging.getLogger("tiedreq").warning("no --token-file: whoever reaches %s may call", options["listen"])
             print(f"ready {handle.name} {handle.url}", flush=True)
     except BaseExceptionGroup as group:
         error = group.exceptions[0] if len(group.exceptions) == 1 else group
@@ -227,6 +231,14 @@ def _unusual(value: Any) -> Any:
 def one_line(text: str) -> str:
     """``text`` without line breaks."""
     return " ".join(text.split())
+
+
+def is_loopback(host: str) -> bool:
+    """True when only this host reaches what listens at ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def say(text: str) -> None:

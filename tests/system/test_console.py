@@ -183,6 +183,18 @@ def test_an_import_error_shows_its_own_traceback(run: Run, tmp_path: Path) -> No
     assert "importlib" not in child.stderr and "loading.py" not in child.stderr
 
 
+@pytest.mark.parametrize(
+    ("listen", "token", "warned"),
+    [("0.0.0.0:0", False, True), ("0.0.0.0:0", True, False), ("127.0.0.1:0", False, False), ("[::1]:0", False, False)],
+)
+def test_a_replica_that_anybody_may_call(run: Run, tmp_path: Path, listen: str, token: bool, warned: bool) -> None:
+    (tmp_path / "token").write_text("secret")
+    child, _ = serve(run, "a", "--listen", listen, *(["--token-file", "token"] if token else []))
+    child.signal(signal.SIGTERM)
+    assert child.wait() == 0
+    assert ("whoever reaches" in child.stderr) == warned
+
+
 def test_a_taken_port(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
