@@ -464,4 +464,3 @@ class Client(LinkOwner):
                 return
         call.answers[copy] = Answered(value, message.service_time, message.queue_wait)
         self._step(call, ResultReceived(link, copy, acceptable), now)
-
