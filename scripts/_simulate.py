@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tiedreq.core.policy import Backup, Plain, Policy, Tied
 from tiedreq.laws import Exponential
-from tiedreq.sim.network import NetworkOptions
+from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.options import SimOptions
 from tiedreq.sim.run import RunResult, run
 from tiedreq.sim.workload import OpenLoop, Workload

@@ -30,8 +30,9 @@ from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Constant
 from tiedreq.sim.caller_node import CallerNode, OpenCall
-from tiedreq.sim.network import Connection, Direction, NetworkOptions, Opening
-from tiedreq.sim.replica_node import Execution, ReplicaNode
+from tiedreq.sim.handlers import Execution
+from tiedreq.sim.links import Connection, Direction, NetworkOptions, Opening
+from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.watch import Watch
 from tiedreq.sim.workload import ANSWER, Workload
 from tiedreq.sim.world import World, WorldOptions, stream

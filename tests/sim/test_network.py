@@ -8,7 +8,8 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.messages import Goodbye, HeartbeatEcho, Message, Welcome
 from tiedreq.core.types import Identity
 from tiedreq.sim.clock import NEVER, Clock
-from tiedreq.sim.network import Connection, Network, NetworkOptions, Opening, Parcel
+from tiedreq.sim.links import Connection, NetworkOptions, Opening, Parcel
+from tiedreq.sim.network import Network
 from tiedreq.units import parse_latency
 
 LATENCY = 0.010

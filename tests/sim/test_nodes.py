@@ -12,8 +12,9 @@ from tiedreq.core.replica import HeldMethod
 from tiedreq.core.types import CopyState, MethodInfo
 from tiedreq.laws import Constant
 from tiedreq.sim.caller_node import STALE_MIN, OpenCall
-from tiedreq.sim.network import NetworkOptions
-from tiedreq.sim.replica_node import Execution, ReplicaNode
+from tiedreq.sim.handlers import Execution
+from tiedreq.sim.links import NetworkOptions
+from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.watch import Watch
 from tiedreq.sim.workload import ClosedLoop, OpenLoop, Pauses, Workload
 from tiedreq.sim.world import World, WorldOptions

@@ -10,7 +10,7 @@ from tiedreq.core.replica import HeldMethod
 from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Constant
 from tiedreq.sim.faults import FaultOptions
-from tiedreq.sim.network import NetworkOptions
+from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.options import SimOptions
 from tiedreq.sim.run import run, run_seed
 from tiedreq.sim.traffic import TrafficOptions

@@ -9,7 +9,7 @@ import pytest
 from tiedreq.core.policy import Plain, Policy, Tied
 from tiedreq.laws import Constant, Exponential, ServiceLaw
 from tiedreq.sim.caller_node import OpenCall
-from tiedreq.sim.network import NetworkOptions
+from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.workload import OpenLoop, Workload
 from tiedreq.sim.world import World, WorldOptions
 from tiedreq.units import parse_latency

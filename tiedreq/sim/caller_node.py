@@ -35,7 +35,8 @@ from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Policy
 from tiedreq.core.types import CallId, CopyId, Identity
 from tiedreq.sim.clock import NEVER, Clock, Entry
-from tiedreq.sim.network import Connection, Direction, Network, Opening, Parcel
+from tiedreq.sim.links import Connection, Direction, Opening, Parcel
+from tiedreq.sim.network import Network
 
 TIME_PASSED = TimePassed()
 CALL_REQUESTED = CallRequested()

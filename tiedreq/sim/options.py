@@ -16,7 +16,7 @@ from tiedreq.core.replica import HeldMethod
 from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Bimodal, Constant, Exponential, LognormalMean, ServiceLaw
 from tiedreq.sim.faults import FaultOptions
-from tiedreq.sim.network import NetworkOptions
+from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.themes import THEMES
 from tiedreq.sim.traffic import TrafficOptions
 from tiedreq.sim.world import WorldOptions

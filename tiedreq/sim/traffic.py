@@ -17,7 +17,8 @@ from tiedreq.core.policy import Plain, Policy
 from tiedreq.core.replica import HeldMethod
 from tiedreq.laws import Exponential, ServiceLaw
 from tiedreq.sim.caller_node import CallerNode, OpenCall
-from tiedreq.sim.replica_node import Execution, ReplicaNode
+from tiedreq.sim.handlers import Execution
+from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.workload import Workload
 
 LAW = Exponential(0.01)

@@ -9,7 +9,7 @@ from tiedreq.sim.caller_node import CallerNode, OpenCall
 from tiedreq.sim.checker import Violation
 from tiedreq.sim.checkers import CheckerSet
 from tiedreq.sim.clock import Clock
-from tiedreq.sim.network import Opening, Parcel
+from tiedreq.sim.links import Opening, Parcel
 from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.trace import Trace
 

@@ -21,7 +21,8 @@ from tiedreq.core.messages import Result, Submit
 from tiedreq.core.policy import Policy
 from tiedreq.laws import ServiceLaw
 from tiedreq.sim.caller_node import CallerNode, OpenCall
-from tiedreq.sim.replica_node import Execution, ReplicaNode
+from tiedreq.sim.handlers import Execution
+from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.world import World
 from tiedreq.slowness import PauseSpec
 

@@ -21,9 +21,11 @@ from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import MethodInfo
 from tiedreq.sim.caller_node import CallerNode, CallerObserver, OpenCall, Users
 from tiedreq.sim.clock import Clock, SimulationError
+from tiedreq.sim.handlers import Handlers
+from tiedreq.sim.links import NetworkObserver, NetworkOptions
 from tiedreq.sim.meter import Meter
-from tiedreq.sim.network import Network, NetworkObserver, NetworkOptions
-from tiedreq.sim.replica_node import Handlers, ReplicaNode, ReplicaObserver
+from tiedreq.sim.network import Network
+from tiedreq.sim.replica_node import ReplicaNode, ReplicaObserver
 
 CONNECTING_MAX = 60.0
 MUST_DRAIN = ("queue", "copies", "executions", "ties", "markers", "cancel_markers", "claiming", "parked_claims")
