@@ -14,7 +14,6 @@ from random import Random
 from typing import Any, Protocol
 
 from tiedreq.core.call import CallCore, CallRequest, CallStats
-from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, SendCopy
 from tiedreq.core.events import (
     CallerCancelled,
@@ -338,10 +337,3 @@ class CallerNode:
             self._step(call, TIME_PASSED)
         else:
             self._set_timer(call, call.core.wake_at)
-
-    def open_states(self) -> dict[CallState, int]:
-        """How many open calls are in each state."""
-        counts: dict[CallState, int] = {}
-        for call in self.calls.values():
-            counts[call.core.state] = counts.get(call.core.state, 0) + 1
-        return counts
