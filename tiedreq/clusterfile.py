@@ -75,6 +75,8 @@ def resolve(replicas: str | os.PathLike[str] | Iterable[str] | None) -> ClusterA
         if "://" not in replicas:
             return read_cluster_file(Path(replicas))
         replicas = [part.strip() for part in replicas.split(",") if part.strip()]
+    if not isinstance(replicas, Iterable):
+        raise BadOption(f"replicas: {replicas!r} is neither a list of URLs nor the path of a cluster file")
     addresses = tuple(ReplicaAddress(check_url("replicas", url)) for url in replicas)
     if not addresses:
         raise BadOption("replicas: no address is named")

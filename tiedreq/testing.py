@@ -17,7 +17,7 @@ from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.policy import Policy
 from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
-from tiedreq.net.edge import no_groups
+from tiedreq.net.edge import UserBlock
 from tiedreq.net.memory import MemoryNetwork
 from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.net.shaping import DelayLine, constant
@@ -121,21 +121,17 @@ class LocalCluster:
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[Client]:
-        body_error: BaseException | None = None
-        with no_groups():
+        block = UserBlock()
+        with block.outside():
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for name in self.names:
                     await self.start(name)
-                try:
+                with block:
                     await self._mesh_up()
                     async with self.client() as client:
                         yield client
-                except BaseException as raised:
-                    body_error = raised
                 nursery.cancel_scope.cancel()
-        if body_error is not None:
-            raise body_error
 
     def client(self, *, name: str = "client", policy: Policy | None = None) -> AbstractAsyncContextManager[Client]:
         """Another client of the same cluster."""

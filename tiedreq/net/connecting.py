@@ -18,7 +18,7 @@ from tiedreq.core.link_table import LinkState
 from tiedreq.core.policy import Plain, Policy
 from tiedreq.errors import ConnectError
 from tiedreq.net.client import Client
-from tiedreq.net.edge import no_groups
+from tiedreq.net.edge import UserBlock
 from tiedreq.net.link import Link, dialed_link
 from tiedreq.net.link_owner import LinkOptions
 from tiedreq.net.network import Network, WebsocketNetwork
@@ -72,8 +72,8 @@ async def connect(
         network = WebsocketNetwork(wire, client_tls=ssl_context)
     authenticator = TokenAuthenticator.of(token)
     options = _link_options(limits, client)
-    body_error: BaseException | None = None
-    with no_groups():
+    block = UserBlock()
+    with block.outside():
         async with trio.open_nursery() as nursery:
             timers = trio.CancelScope()
             nursery.start_soon(_timers, client, timers)
@@ -90,16 +90,12 @@ async def connect(
                 )
                 links.append(link)
                 nursery.start_soon(_run, link, network, replica, limits.handshake_timeout)
-            try:
+            with block:
                 await _gather(client, links, address)
                 yield client
-            except BaseException as error:
-                body_error = error
             await client.close(links)
             timers.cancel()
             nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
-    if body_error is not None:
-        raise body_error
 
 
 def _link_options(limits: ClientLimits, client: Client) -> LinkOptions:

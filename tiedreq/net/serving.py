@@ -133,6 +133,7 @@ async def serve(
     with no_groups():
         async with AsyncExitStack() as stack:
             state = await stack.enter_async_context(service.lifespan()) if service.lifespan is not None else None
+            stack.enter_context(no_groups())  # the lifespan, too, is to see a single cause as it is
             async with trio.open_nursery() as nursery:
                 server = ReplicaServer(
                     service,
