@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from tiedreq.core.call import CallCore
-from tiedreq.core.picker import ReplicaTable
 from tiedreq.core.policy import Policy, Tied
-from tiedreq.core.replica import ReplicaCore
 
 FAULTS: dict[str, str] = {
     "crash": "a replica ends at once; it comes back later with a new incarnation",
@@ -24,6 +21,7 @@ FAULTS: dict[str, str] = {
     "unsent": "the outbox of a link takes no copy",
     "freeze": "a replica stops for ever, and nobody notices (a shorter stop is a slow message, so it is always there)",
     "forge": "a peer that is no partner says that a copy started",
+    "repeat": "a message between caller and replica arrives twice",
 }
 
 TIE = Tied(stagger=0.0, backup=None)
@@ -36,8 +34,9 @@ class Case:
 
     ``late`` also delivers messages of a connection that the receiver knows to be lost. With ``whole_links`` both sides
     learn at once that a connection is up. ``any_choice`` follows every choice of the picker, else the first is taken.
-    ``busy`` replicas begin with a handler of another client in their slot. ``floor`` is the number of distinct states
-    that the search has to reach at least.
+    ``busy`` replicas begin with a handler of another client in their slot. A ``reduced`` search delivers at once what
+    changes nothing where it arrives, whenever that is. ``floor`` is the number of distinct states that the search has
+    to reach at least.
     """
 
     name: str
@@ -56,10 +55,8 @@ class Case:
     late: bool = False
     whole_links: bool = True
     any_choice: bool = False
+    reduced: bool = True
     floor: int = 0
-    replica_core: type[ReplicaCore] = ReplicaCore
-    call_core: type[CallCore] = CallCore
-    table: type[ReplicaTable] = ReplicaTable
 
     def __post_init__(self) -> None:
         unknown = set(self.kinds) - set(FAULTS)

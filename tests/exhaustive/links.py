@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
@@ -24,6 +25,16 @@ class Pair(NamedTuple):
     entries: tuple[Entry, ...]
 
 
+class News(NamedTuple):
+    """Something that may happen to a connection: ``kind`` is up, loss, break (the first to learn of a loss) or dial."""
+
+    kind: str
+    link: int
+    side: int
+    who: int
+    to: int
+
+
 class Connections:
     """The connections of all pairs as interned values: every method takes one and returns one, by its number.
 
@@ -37,6 +48,8 @@ class Connections:
         self._ids: dict[tuple[Pair, ...], int] = {}
         self._status: list[dict[tuple[int, int], int]] = []
         self._open: list[frozenset[tuple[int, int]]] = []
+        self._crashed: dict[tuple[int, int], int] = {}
+        self._news: dict[int, tuple[News, ...]] = {}
 
     def number(self, pair: int, epoch: int) -> int:
         """The link number of a connection, the same on both sides."""
@@ -53,10 +66,6 @@ class Connections:
     def begin(self) -> int:
         """Everybody is connected with everybody."""
         return self._keep(tuple(Pair(1, (Entry(self.number(i, 0), False, (UP, UP)),)) for i in range(len(self.pairs))))
-
-    def pairs_of(self, value: int) -> tuple[Pair, ...]:
-        """All that there is."""
-        return self._values[value]
 
     def status(self, value: int, link: int, side: int) -> int:
         """What a side knows of a connection."""
@@ -101,19 +110,46 @@ class Connections:
         return self._replace(value, link, entry._replace(sides=sides))
 
     def dial(self, value: int, pair: int) -> tuple[int, int]:
-        """A new connection, of which neither side has heard yet, and its link number."""
+        """A new connection, of which neither side has heard yet, and its link number.
+
+        The dialer dials when it knows of no connection that is or will be up.
+        """
         pairs = list(self._values[value])
         link = self.number(pair, pairs[pair].epochs)
         entries = (*pairs[pair].entries, Entry(link, False, (NEW, NEW)))
         pairs[pair] = Pair(pairs[pair].epochs + 1, entries)
         return self._keep(tuple(pairs)), link
 
-    def may_dial(self, value: int, pair: int) -> bool:
-        """True when the dialer knows of no connection that is or will be up."""
-        return all(entry.sides[0] == GONE for entry in self._values[value][pair].entries)
-
     def crash(self, value: int, who: int) -> int:
         """A process ends, and with it its side of every connection."""
+        known = self._crashed.get((value, who))
+        if known is None:
+            known = self._crashed[value, who] = self._crash(value, who)
+        return known
+
+    def news(self, value: int) -> tuple[News, ...]:
+        """All that may happen to connections next."""
+        known = self._news.get(value)
+        if known is None:
+            known = self._news[value] = tuple(self._next(value))
+        return known
+
+    def _next(self, value: int) -> Iterator[News]:
+        for number, pair in enumerate(self._values[value]):
+            ends = self.pairs[number]
+            for entry in pair.entries:
+                for side, who in enumerate(ends):
+                    if entry.sides[side] == NEW:
+                        yield News("up", entry.link, side, who, self.know(value, entry.link, side, UP))
+                    elif entry.sides[side] == UP:
+                        kind = "loss" if entry.cut else "break"
+                        broken = self.cut(value, entry.link)
+                        yield News(kind, entry.link, side, who, self.know(broken, entry.link, side, GONE))
+            if all(entry.sides[0] == GONE for entry in pair.entries):
+                dialed, link = self.dial(value, number)
+                yield News("dial", link, 0, ends[0], dialed)
+
+    def _crash(self, value: int, who: int) -> int:
         for number, ends in enumerate(self.pairs):
             if who in ends:
                 for entry in self._values[value][number].entries:

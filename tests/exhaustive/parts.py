@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Hashable, Sequence
+from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from tests.exhaustive.case import Case
@@ -129,7 +130,7 @@ class ReplicaPart:
             queue_length_max=case.queue_max, markers_per_peer_max=case.markers_max, marker_age_max=MARKER_AGE
         )
         methods = [HeldMethod(method_of(case), None)]
-        part = cls(case.replica_core(Identity(name, incarnation), methods, slots=case.slots, limits=limits))
+        part = cls(ReplicaCore(Identity(name, incarnation), methods, slots=case.slots, limits=limits))
         part.step(ToReplica(CallerConnected(FOREIGN_LINK, FOREIGN)), watch)
         if "forge" in case.kinds:
             part.step(ToReplica(PeerConnected(FORGER_LINK, FORGER)), watch)
@@ -171,10 +172,10 @@ class ReplicaPart:
         return pickle.dumps((_state(self.core), self.handlers, self.finished, self.frozen), -1)
 
     @classmethod
-    def thaw(cls, case: Case, data: bytes) -> ReplicaPart:
+    def thaw(cls, data: bytes) -> ReplicaPart:
         """A part that was frozen, as an independent copy."""
         state, handlers, finished, frozen = pickle.loads(data)
-        part = cls(_revive(case.replica_core, state))
+        part = cls(_revive(ReplicaCore, state))
         part.handlers, part.finished, part.frozen = handlers, finished, frozen
         return part
 
@@ -202,41 +203,41 @@ def _as_set(value: Any) -> Any:
     return frozenset(value) if isinstance(value, tuple) and value and isinstance(value[0], Tombstone) else value
 
 
-def choosing(table: type[ReplicaTable]) -> type[ReplicaTable]:
+class Choosing(ReplicaTable):
     """A table of replicas whose choices are told in advance: ``script`` has an index for each choice among several.
 
     ``asked`` collects how many there were to choose from. Without a script the first is taken.
     """
 
-    class Choosing(table):  # type: ignore[valid-type, misc]
-        script: Sequence[int] = ()
+    def __init__(self) -> None:
+        super().__init__(Random(0))
+        self.script: Sequence[int] = ()
+        self.asked: list[int] = []
 
-        def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
-            if len(candidates) < 2:
-                return candidates[0] if candidates else None
-            turn = len(self.asked)
-            self.asked.append(len(candidates))
-            return candidates[self.script[turn] if turn < len(self.script) else 0]
-
-    return Choosing
+    def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
+        """The choice that the script tells."""
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        turn = len(self.asked)
+        self.asked.append(len(candidates))
+        return candidates[self.script[turn] if turn < len(self.script) else 0]
 
 
 class CallerPart:
     """The caller's process: the table of replicas and the calls."""
 
-    def __init__(self, case: Case, table: Any, stats: CallStats, calls: list[CallCore]) -> None:
+    def __init__(self, case: Case, table: Choosing, stats: CallStats, calls: list[CallCore]) -> None:
         self.case = case
         self.table = table
         self.stats = stats
         self.calls = calls
-        table.asked = []
 
     @classmethod
-    def begin(cls, case: Case, kind: type[ReplicaTable]) -> CallerPart:
+    def begin(cls, case: Case) -> CallerPart:
         """A process whose calls are yet to be made."""
-        table, stats = kind(None), CallStats()  # type: ignore[arg-type]
+        table, stats = Choosing(), CallStats()
         calls = [
-            case.call_core(
+            CallCore(
                 CallRequest(CallId(CALLER, number), METHOD, case.idempotent, b"", policy, FOREVER),
                 table,
                 stats,
@@ -275,13 +276,13 @@ class CallerPart:
     def _call(
         self, core: CallCore, event: CallEvent, now: float, watch: Watch | None, unsent: bool
     ) -> list[CallCommand]:
-        view = self.table.get(getattr(event, "link", None))
+        view = self.table.get(getattr(event, "link", -1))
         if view is not None:
             view.take_load(NO_LOAD, 0.0)
         commands = core.step(event, now) if watch is None else watch.step_call(core, event, now)
         if isinstance(event, TimePassed) and now < FOREVER:
             _set_back(core, now)
-        if _starts_are_nothing(core):
+        if self._starts_are_nothing(core):
             for copy in core.copies.values():
                 copy.started_at = None
         sent = next((c for c in commands if isinstance(c, SendCopy)), None)
@@ -302,32 +303,31 @@ class CallerPart:
         """True when what is still said about a copy here changes nothing any more."""
         core = self.calls[copy.number - 1]
         sent = core.copies.get(copy)
-        return core.state == CallState.DONE or sent is None or not sent.alive or _starts_are_nothing(core)
+        return core.state == CallState.DONE or sent is None or not sent.alive or self._starts_are_nothing(core)
+
+    def _starts_are_nothing(self, core: CallCore) -> bool:
+        """True when it makes no difference to a call whether it has heard of a start."""
+        return self.case.reduced and core._backup is None and not core._unsent
 
     def freeze(self) -> bytes:
         """The part as bytes."""
-        table = {name: value for name, value in vars(self.table).items() if name not in ("asked", "script")}
+        table = {name: value for name, value in vars(self.table).items() if name not in ("_rng", "asked", "script")}
         calls = [_state(core) for core in self.calls]
         for state in calls:
             del state["_replicas"], state["_stats"]
         return pickle.dumps((table, self.stats, calls), -1)
 
     @classmethod
-    def thaw(cls, case: Case, kind: type[ReplicaTable], data: bytes) -> CallerPart:
+    def thaw(cls, case: Case, data: bytes) -> CallerPart:
         """A part that was frozen, as an independent copy."""
         state, stats, calls = pickle.loads(data)
-        table = kind.__new__(kind)
+        table = Choosing()
         vars(table).update(state)
         cores = []
         for attributes in calls:
             attributes["_replicas"], attributes["_stats"] = table, stats
-            cores.append(_revive(case.call_core, attributes))
+            cores.append(_revive(CallCore, attributes))
         return cls(case, table, stats, cores)
-
-
-def _starts_are_nothing(core: CallCore) -> bool:
-    """True when it makes no difference to a call whether it has heard of a start."""
-    return core._backup is None and not core._unsent
 
 
 def _set_back(core: CallCore, now: float) -> None:

@@ -47,6 +47,8 @@ def replica_moves(case: Case, part: ReplicaPart) -> Iterator[Local]:
     """All moves inside a replica's process."""
     if part.core.queue_length:
         yield Local("input has settled", ToReplica(InputSettled()), False)
+    if part.core.sizes()["parked_claims"]:
+        yield Local("what waits for a copy reaches its age", ToReplica(TimePassed(), MARKER_AGE), False)
     yield from _handler_moves(case, part)
     yield from _faults(case, part)
 

@@ -30,9 +30,9 @@ def tell(world: World, path: Iterable[Move]) -> list[str]:
 def _line(world: World, move: Move) -> str:
     name = process(move.who)
     what = f"{name} {move.what}"
-    if move.what == "hears":
+    if move.what.startswith("hears"):
         letter = world.tables.letters[move.about]
-        what = f"{name} hears {message(letter.message)} from {process(letter.sender)}, link {letter.link}"
+        what = f"{name} {move.what} {message(letter.message)} from {process(letter.sender)}, link {letter.link}"
     elif isinstance(move.about, int):
         ends = " - ".join(process(end) for end in world.links.ends(move.about))
         what = f"{name}: {move.what}, link {move.about} ({ends})"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tests.exhaustive.case import Case
 from tests.exhaustive.links import CALLER_SIDE, Connections
@@ -18,8 +18,8 @@ from tests.exhaustive.parts import (
     ToCall,
     ToReplica,
     Watch,
-    choosing,
 )
+from tests.exhaustive.watching import Watching
 from tiedreq.core.call import CallCore
 from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import CallCommand, CancelCopy, ReplicaCommand, SendCaller, SendCopy, SendPeer
@@ -56,11 +56,8 @@ from tiedreq.core.messages import (
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import Identity, Load
 from tiedreq.sim.checkers import CheckerSet, Violation
-from tiedreq.sim.history import LOCAL_FIELDS, SHARED_FIELDS, History
 
-ValueT = TypeVar("ValueT")
-
-REMEMBERED = 6_000
+REMEMBERED = 8_000
 """So many effects are kept in full, for the checkers to look at."""
 FREEZE, RESTART = "freeze", "restart"
 
@@ -79,6 +76,7 @@ class Facts(NamedTuple):
     frozen: bool = False
     finished: bool = False
     draining: bool = False
+    idle: bool = True
     caller: bool = False
     done: bool = False
 
@@ -133,22 +131,6 @@ class Recorder:
         return commands
 
 
-class Numbers(Generic[ValueT]):
-    """Values by number, each once: ``key`` says which are the same."""
-
-    def __init__(self) -> None:
-        self.values: list[ValueT] = []
-        self._numbers: dict[Hashable, int] = {}
-
-    def number(self, key: Hashable, value: ValueT) -> int:
-        """The number of a value; the first of those that are the same is kept."""
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return known
-
-
 class Tables:
     """All that is interned in one search."""
 
@@ -157,17 +139,12 @@ class Tables:
         self.effects: list[Effect] = []
         self.letters: list[Letter] = []
         self.facts: list[Facts] = []
-        self.table = choosing(case.table)
         self._links = links
         self._letter_ids: dict[tuple[int, int, Message], int] = {}
         self._parts: list[bytes | Dead] = []
         self._part_ids: dict[Hashable, int] = {}
         self._effect_ids: dict[tuple[int, Any], tuple[int, ...]] = {}
-        self._checkers = CheckerSet()
-        self._shared: Numbers[History] = Numbers()
-        self._locals: Numbers[History] = Numbers()
-        self._known: Numbers[tuple[int, tuple[int, ...]]] = Numbers()
-        self._checked: dict[tuple[int, int, Hashable], tuple[int, int, tuple[Violation, ...]]] = {}
+        self.watch = Watching(case.replicas)
         self._idle: dict[tuple[int, int], int] = {}
         self._steps = lru_cache(REMEMBERED)(self._replay)
         self._before = lru_cache(REMEMBERED)(self._look)
@@ -187,13 +164,13 @@ class Tables:
     def replica(self, part: int) -> ReplicaPart | None:
         """A replica's process, as a copy to look at; None when it has ended."""
         data = self._parts[part]
-        return None if isinstance(data, Dead) else ReplicaPart.thaw(self.case, data)
+        return None if isinstance(data, Dead) else ReplicaPart.thaw(data)
 
     def caller(self, part: int) -> CallerPart:
         """The caller's process, as a copy to look at."""
         data = self._parts[part]
         assert isinstance(data, bytes)
-        return CallerPart.thaw(self.case, self.table, data)
+        return CallerPart.thaw(self.case, data)
 
     def kill(self, part: int) -> int:
         """The place of a replica's process after its end."""
@@ -248,13 +225,13 @@ class Tables:
         if isinstance(data, Dead):
             return ReplicaPart.begin(self.case, data.name, data.incarnation + 1, watch), [], []
         if given == FREEZE:
-            replica = ReplicaPart.thaw(self.case, data)
+            replica = ReplicaPart.thaw(data)
             replica.frozen = True
             return replica, [], []
         if isinstance(given, ToReplica):
-            replica = ReplicaPart.thaw(self.case, data)
+            replica = ReplicaPart.thaw(data)
             return replica, list(replica.step(given, watch)), []
-        caller = CallerPart.thaw(self.case, self.table, data)
+        caller = CallerPart.thaw(self.case, data)
         caller.table.script = script
         return caller, list(caller.step(given, watch)), caller.table.asked
 
@@ -282,53 +259,19 @@ class Tables:
 
     # ---- checkers ---------------------------------------------------------------------------------------------
 
-    def keep_history(self, history: History, places: int) -> int:
-        """The number of a history in which nothing yet is known of one replica alone."""
-        local = self._keep_local(history)
-        return self._keep_known(self._keep_shared(history), (local,) * places)
-
-    def _keep_shared(self, history: History) -> int:
-        return self._shared.number((history.snapshot_of(SHARED_FIELDS), frozenset(history.outcomes)), history)
-
-    def _keep_local(self, history: History) -> int:
-        return self._locals.number(history.snapshot_of(LOCAL_FIELDS), history)
-
-    def _keep_known(self, shared: int, local: tuple[int, ...]) -> int:
-        return self._known.number((shared, local), (shared, local))
-
     def check_effect(self, known: int, who: int, effect: int) -> tuple[int, tuple[Violation, ...]]:
         """Let the checkers watch an effect: what is known afterwards, and what is broken."""
-        return self._check(known, who, effect, lambda: self._show(effect))
+        return self.watch.check(known, who, effect, lambda checkers: self._show(checkers, effect))
 
     def check_crash(self, known: int, who: int, part: int) -> tuple[int, tuple[Violation, ...]]:
         """Tell the checkers that a process has ended."""
         identity = self.facts[part].identity
         assert identity is not None
-        return self._check(known, who, ("crash", part), lambda: self._checkers.on_crash(identity, 0.0))
+        return self.watch.check(known, who, ("crash", part), lambda checkers: checkers.on_crash(identity, 0.0))
 
-    def _check(
-        self, known: int, who: int, key: Hashable, feed: Callable[[], object]
-    ) -> tuple[int, tuple[Violation, ...]]:
-        """Checkers look at what all know and at what is known of the replica where it happens, at nothing else."""
-        shared, local = self._known.values[known]
-        mine = local[who] if who != CALLER_SIDE else 0
-        found = self._checked.get((shared, mine, key))
-        if found is None:
-            watch = self._checkers
-            watch.go_on_from(History.join(self._shared.values[shared], self._locals.values[mine]))
-            feed()
-            broken = tuple(watch.violations)
-            watch.violations.clear()
-            found = (self._keep_shared(watch.history), self._keep_local(watch.history), broken)
-            self._checked[shared, mine, key] = found
-        shared, mine, broken = found
-        if who != CALLER_SIDE:
-            local = (*local[:who], mine, *local[who + 1 :])
-        return self._keep_known(shared, local), broken
-
-    def _show(self, effect: int) -> None:
+    def _show(self, watch: CheckerSet, effect: int) -> None:
         """Show the checkers what an effect was, in the steps of its cores."""
-        watch, done = self._checkers, self.effects[effect]
+        done = self.effects[effect]
         if isinstance(done.given, ToCall) and done.given.unsent:
             self._run(done.before, done.given, done.choices, watch)
             return
@@ -353,21 +296,15 @@ class Tables:
     def _look(self, part: int) -> Any:
         return self.caller(part) if self.facts[part].caller else self.replica(part)
 
-    def quiescent(self, replicas: list[ReplicaCore], calls: list[CallCore]) -> tuple[Violation, ...]:
-        """What the checkers say of an end."""
-        self._checkers.on_quiescent(replicas, calls, 0.0)
-        broken = tuple(self._checkers.violations)
-        self._checkers.violations.clear()
-        return broken
-
     def sizes(self) -> str:
         """How much was interned, for the record."""
-        return f"{len(self._parts)} parts, {len(self.effects)} effects, {len(self._known.values)} checker states"
+        return f"{len(self._parts)} parts, {len(self.effects)} effects, {self.watch.sizes()}"
 
 
 def _facts(part: ReplicaPart | CallerPart | Dead) -> Facts:
     if isinstance(part, ReplicaPart):
-        return Facts(part.core.identity, part.frozen, part.finished, part.core.draining)
+        idle = not part.handlers and not part.core.sizes()["copies"]
+        return Facts(part.core.identity, part.frozen, part.finished, part.core.draining, idle)
     if isinstance(part, CallerPart):
         return Facts(caller=True, done=all(core.state == CallState.DONE for core in part.calls))
     return Facts()

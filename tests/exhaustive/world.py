@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tests.exhaustive.case import Case
-from tests.exhaustive.links import CALLER_SIDE, GONE, NEW, UP, Connections
+from tests.exhaustive.links import CALLER_SIDE, GONE, NEW, UP, Connections, News
 from tests.exhaustive.parts import (
     CALLER,
     FOREVER,
@@ -65,14 +65,16 @@ class World:
         self.tables = Tables(case, self.links)
         self._count = case.replicas
         self._conns = case.replicas + 1
+        self._reduced = case.reduced and not case.late
         self._local: dict[int, tuple[Local, ...]] = {}
         self._calls: dict[int, tuple[Local, ...]] = {}
+        self._ends: dict[int, tuple[Violation, ...]] = {}
 
     def begin(self) -> State:
         """Every process runs, all are connected, and no call has been made."""
         checkers = CheckerSet()
         parts = [ReplicaPart.begin(self.case, NAMES[i], 1, checkers) for i in range(self._count)]
-        caller = CallerPart.begin(self.case, self.tables.table)
+        caller = CallerPart.begin(self.case)
         for i, part in enumerate(parts):
             link = self.links.number(i, 0)
             part.step(ToReplica(CallerConnected(link, CALLER)), checkers)
@@ -83,7 +85,15 @@ class World:
                     part.step(ToReplica(PeerConnected(link, other.core.identity)), checkers)
         assert not checkers.violations, checkers.violations
         ids = [self.tables.keep(part) for part in (caller, *parts)]
-        return (*ids, self.links.begin(), self.tables.keep_history(checkers.history, self._count), self.case.faults, ())
+        return (*ids, self.links.begin(), self.tables.watch.begin(checkers.history), self.case.faults, ())
+
+    def over(self, state: State) -> bool:
+        """True when every call has its outcome, and nothing of any is left but markers and tombstones.
+
+        What may still happen are faults that hit nothing and connections that come back.
+        """
+        facts = self.tables.facts
+        return not state[-1] and facts[state[0]].done and all(facts[part].idle for part in state[1 : self._conns])
 
     def done(self, state: State) -> bool:
         """True when every call has its outcome."""
@@ -91,12 +101,21 @@ class World:
 
     def quiescent(self, state: State) -> tuple[Violation, ...]:
         """What is wrong with a state in which nothing is left to happen but faults."""
-        replicas = []
-        for part in (self.tables.replica(number) for number in state[1 : self._conns]):
-            if part is not None and not part.frozen:
-                part.step(ToReplica(TimePassed(), MARKER_AGE))
-                replicas.append(part.core)
-        return self.tables.quiescent(replicas, self.tables.caller(state[0]).calls)
+        return tuple(broken for part in state[: self._conns] for broken in self._left_for_ever(part))
+
+    def _left_for_ever(self, part: int) -> tuple[Violation, ...]:
+        known = self._ends.get(part)
+        if known is None:
+            tables = self.tables
+            if tables.facts[part].caller:
+                known = tables.watch.quiescent([], tables.caller(part).calls)
+            else:
+                replica = tables.replica(part)
+                if replica is not None:
+                    replica.step(ToReplica(TimePassed(), 2 * MARKER_AGE))
+                known = tables.watch.quiescent([replica.core] if replica and not replica.frozen else [], [])
+            self._ends[part] = known
+        return known
 
     # ---- moves ------------------------------------------------------------------------------------------------
 
@@ -134,6 +153,8 @@ class World:
                 continue
             rest = (*state[:-1], (*flight[:index], *flight[index + 1 :]))
             yield from self._move(rest, letter.to, "hears", number, letter.given, False)
+            if state[-2] and "repeat" in self.case.kinds and CALLER_SIDE in (letter.sender, letter.to):
+                yield from self._move(state, letter.to, "hears, not for the last time,", number, letter.given, True)
             event = getattr(letter.given, "event", None)
             if state[-2] and "unacceptable" in self.case.kinds and isinstance(event, ResultReceived):
                 given = letter.given._replace(event=event._replace(acceptable=False))
@@ -175,7 +196,7 @@ class World:
             flight = tuple(sorted((*flight, *sent)))
         slot = 1 + who
         to = (*state[:slot], done.after, *state[slot + 1 : -3], checker, state[-2], flight)
-        return (to if self.case.late or broken else self._without_idle(to)), broken
+        return (self._without_idle(to) if self._reduced and not broken else to), broken
 
     def _without_idle(self, state: State) -> State:
         """The state once every letter has arrived that changes nothing where it goes, whenever it arrives."""
@@ -222,26 +243,21 @@ class World:
     # ---- connections and processes ----------------------------------------------------------------------------
 
     def _connection_moves(self, state: State) -> Iterator[Move]:
-        conns = state[self._conns]
-        for number, pair in enumerate(self.links.pairs_of(conns)):
-            ends = self.links.pairs[number]
-            for entry in pair.entries:
-                for side, who in enumerate(ends):
-                    if self._stuck(state, who):
-                        continue
-                    if entry.cut and entry.sides[side] == UP:
-                        yield from self._learn_loss(state, entry.link, side, who, False)
-                    elif entry.sides[side] == UP and state[-2] and "cut" in self.case.kinds:
-                        yield from self._learn_loss(state, entry.link, side, who, True)
-                    elif entry.sides[side] == NEW:
-                        yield from self._learn_up(state, entry.link, (side,))
-            if self.links.may_dial(conns, number) and not any(self._stuck(state, who) for who in ends):
-                dialed, link = self.links.dial(conns, number)
-                to = self._with_conns(state, dialed)
+        breaks = state[-2] and "cut" in self.case.kinds
+        for news in self.links.news(state[self._conns]):
+            kind, link, side, who, conns = news
+            if self._stuck(state, who) or (kind == "break" and not breaks):
+                continue
+            if kind == "up":
+                yield from self._learn_up(state, link, (side,))
+            elif kind != "dial":
+                yield from self._learn_loss(state, news)
+            elif not self._stuck(state, self.links.ends(link)[1]):
+                to = self._with_conns(state, conns)
                 if self.case.whole_links:
                     yield from self._learn_up(to, link, (1, 0))
                 else:
-                    yield self._as_move(to, False, "dials", ends[0], link)
+                    yield self._as_move(to, False, "dials", who, link)
 
     def _with_conns(self, state: State, conns: int) -> State:
         """The state with other connections; letters to a side that knows its connection to be gone are lost."""
@@ -251,42 +267,43 @@ class World:
             flight = tuple(n for n in flight if status(conns, letters[n].link, letters[n].side) != GONE)
         return (*state[: self._conns], conns, *state[self._conns + 1 : -1], flight)
 
-    def _learn_loss(self, state: State, link: int, side: int, who: int, fault: bool) -> Iterator[Move]:
+    def _learn_loss(self, state: State, news: News) -> Iterator[Move]:
         """A side learns of a loss. The first to do so makes it one: before, a message that is lost is a slow one."""
-        conns = state[self._conns]
-        conns = self.links.know(self.links.cut(conns, link) if fault else conns, link, side, GONE)
-        to = self._with_conns(_charged(state) if fault else state, conns)
+        link, who = news.link, news.who
         given: Any = LinkDown(link)
         if who != CALLER_SIDE:
             given = ToReplica(CallerLost(link) if CALLER_SIDE in self.links.ends(link) else PeerLost(link))
-        for move in self._learn(to, "learns that a connection is gone", link, [(who, given)]):
-            yield move._replace(fault=fault)
+        yield from self._learn(
+            state, news.kind == "break", "learns that a connection is gone", link, [(who, given, news.to)]
+        )
 
     def _learn_up(self, state: State, link: int, sides: Iterable[int]) -> Iterator[Move]:
-        ends = self.links.ends(link)
+        ends, conns = self.links.ends(link), state[self._conns]
         news = []
         for side in sides:
-            news.append((ends[side], self._up(state, link, ends[side], ends[1 - side])))
-            state = self._with_conns(state, self.links.know(state[self._conns], link, side, UP))
-        yield from self._learn(state, "a connection is up", link, news)
+            conns = self.links.know(conns, link, side, UP)
+            news.append((ends[side], self._up(state, link, ends[side], ends[1 - side]), conns))
+        yield from self._learn(state, False, "a connection is up", link, news)
 
     def _learn(
         self,
         state: State,
+        fault: bool,
         what: str,
         link: int,
-        news: list[tuple[int, Any]],
+        news: list[tuple[int, Any, int]],
         effects: tuple[int, ...] = (),
         broken: tuple[Violation, ...] = (),
     ) -> Iterator[Move]:
         """The moves in which news of a connection reaches one process after the other."""
-        (who, given), *rest = news
+        (who, given, conns), *rest = news
+        state = self._with_conns(state, conns)
         for effect in self.tables.effects_of(who, state[1 + who], given, given):
             to, found = self._apply(state, who, effect)
             if rest:
-                yield from self._learn(to, what, link, rest, (*effects, effect), broken + found)
+                yield from self._learn(to, fault, what, link, rest, (*effects, effect), broken + found)
             else:
-                yield self._as_move(to, False, what, who, link, (*effects, effect), broken + found)
+                yield self._as_move(to, fault, what, who, link, (*effects, effect), broken + found)
 
     def _up(self, state: State, link: int, who: int, other: int) -> Any:
         facts = self.tables.facts[state[1 + other]]

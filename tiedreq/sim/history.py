@@ -6,7 +6,7 @@ It is built from events and commands alone, so it doubts what a core says of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from tiedreq.core.events import (
     CallerConnected,
     CallerLost,
     CallEvent,
+    CancelReceived,
     CopyUnsent,
     PeerConnected,
     PeerLost,
@@ -102,6 +103,7 @@ class History:
         self.started: dict[CopyId, Identity] = {}  # those whose handler ever started
         self.ended: dict[CopyId, CopyState] = {}  # how they ended
         self.unstoppable: dict[CopyId, None] = {}  # started copies whose handler can't be stopped (yet)
+        self.cancelled: dict[CopyId, float] = {}  # copies that their caller cancelled, and when that may be forgotten
         self.announced: dict[CopyId, None] = {}  # copies that were ever announced by Next
         self.granted: dict[CopyId, None] = {}  # copies that an arbiter ever let start
         self.handlers: dict[CopyId, Identity] = {}  # handlers that run, stopped or not, and where
@@ -110,50 +112,36 @@ class History:
         self.heard_next: dict[Note, Heard] = {}  # the same for Next
         self.pending: dict[Note, tuple[int, ...]] = {}  # Started under way: the sender's link of each
         self.sent: dict[TieId, tuple[CopyId, ...]] = {}  # tied copies that left their caller
-        self.sent_copies: dict[CopyId, int] = {}  # every copy that left its caller, with the link
+        self.sent_copies: dict[CopyId, None] = {}  # every copy that left its caller
         self.outcomes: dict[CallId, Outcome] = {}
         self._shared: set[str] = set()
-        self._plain: dict[str, Hashable] = {}
 
     def clone(self) -> History:
         """An independent copy."""
-        self._shared = set(FIELDS)
-        twin = History.__new__(History)
-        vars(twin).update(vars(self))
-        twin._shared = set(FIELDS)
-        twin._plain = dict(self._plain)
-        return twin
+        return self.restored({name: getattr(self, name) for name in FIELDS})
 
     @classmethod
-    def join(cls, shared: History, local: History) -> History:
-        """A history with the fields of one replica from ``local`` and all others from ``shared``."""
-        joined = shared.clone()
-        local._shared = set(FIELDS)
-        for name in LOCAL_FIELDS:
-            setattr(joined, name, getattr(local, name))
-            joined._plain.pop(name, None)
-            if name in local._plain:
-                joined._plain[name] = local._plain[name]
-        return joined
+    def restored(cls, fields: Mapping[str, Any]) -> History:
+        """A history with these fields, which are copied before anything in them is changed."""
+        history = cls()
+        vars(history).update(fields)
+        history._shared = set(FIELDS)
+        return history
 
     def snapshot(self) -> tuple[Hashable, ...]:
         """What the future depends on as hashable plain values, in an order that doesn't depend on the path."""
-        return (self.snapshot_of(LOCAL_FIELDS), self.snapshot_of(SHARED_FIELDS), frozenset(self.outcomes))
+        return tuple(self.plain(name) for name in FIELDS)
 
-    def snapshot_of(self, fields: Iterable[str]) -> tuple[Hashable, ...]:
-        """Some of it."""
-        plain = self._plain
-        for name in fields:
-            if name not in plain:
-                plain[name] = frozenset(getattr(self, name).items())
-        return tuple(plain[name] for name in fields)
+    def plain(self, name: str) -> Hashable:
+        """One field as a hashable plain value; of an outcome only matters that it is there."""
+        value = getattr(self, name)
+        return frozenset(value) if name == "outcomes" else frozenset(value.items())
 
     def _own(self, name: str) -> Any:
         """A field, to be changed."""
         if name in self._shared:
             setattr(self, name, dict(getattr(self, name)))
             self._shared.discard(name)
-        self._plain.pop(name, None)
         return getattr(self, name)
 
     def handlers_at(self, replica: Identity) -> int:
@@ -183,6 +171,10 @@ class History:
                 if (replica, link) in self.callers and submit.copy not in self.submits:
                     self._own("held")[submit.copy] = Home(replica, link)
                     self._own("submits")[submit.copy] = submit
+            case CancelReceived(link, copy):
+                home = self.held.get(copy)
+                if (replica, link) in self.callers and (home is None or home.link == link):
+                    self._own("cancelled")[copy] = step.now + step.core.limits.marker_age_max
             case PeerStarted() | PeerNext():
                 self._notice_handled(step, event)
             case StopEnabled(copy):
@@ -228,12 +220,10 @@ class History:
         replica, copy = step.identity, event.copy
         note = (copy, replica)
         peer = self.peers.get((replica, event.link))
-        if peer is not None and peer != self.at(copy):
+        if peer is None or peer != self.at(copy):
             return
         if isinstance(event, PeerStarted) and note in self.pending:
             self._settle(note, [max(self.pending[note])])
-        if peer is None:
-            return
         until = step.now + min(event.remaining, step.core.limits.marker_age_max)
         self._own("heard" if isinstance(event, PeerStarted) else "heard_next")[note] = Heard(until, False)
 
@@ -257,6 +247,8 @@ class History:
     def expire(self, replica: Identity, now: float) -> None:
         """A replica's markers have come to ``now``: needed only where the clock does not go on from there."""
         self._forget(lambda note: note[1] == replica and self._until(note) <= now)
+        for copy in [copy for copy, until in self.cancelled.items() if until <= now]:
+            del self._own("cancelled")[copy]
 
     def _until(self, note: Note) -> float:
         return max(book[note].until for book in (self.heard, self.heard_next) if note in book)
@@ -334,9 +326,9 @@ class History:
     def fold_call_command(self, step: CallStep, command: CallCommand) -> None:
         """Take in what a call decided."""
         match command:
-            case SendCopy(link, submit):
+            case SendCopy(_, submit):
                 copy = submit.copy
-                self._own("sent_copies")[copy] = link
+                self._own("sent_copies")[copy] = None
                 if copy.rank != UNTIED:
                     self._own("sent")[copy.tie] = (*self.sent.get(copy.tie, ()), copy)
             case CompleteCall(outcome):
@@ -346,5 +338,3 @@ class History:
 FIELDS = tuple(name for name in vars(History()) if not name.startswith("_"))
 LOCAL_FIELDS = ("callers", "peers", "held", "handlers", "heard", "heard_next")
 """What is known of one replica, and matters at no other."""
-SHARED_FIELDS = tuple(name for name in FIELDS if name not in (*LOCAL_FIELDS, "sent_copies", "outcomes"))
-"""``sent_copies`` follows from the state of the call's core; of an outcome only matters that it is there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiedreq.core.commands import CallCommand, ReplicaCommand, SendCopy, SendPeer, StartWork, StopWork
+from tiedreq.core.commands import CallCommand, FinishDrain, ReplicaCommand, SendCopy, SendPeer, StartWork, StopWork
 from tiedreq.core.events import (
     CallerLost,
     CancelReceived,
@@ -23,7 +23,9 @@ TOLERANCE = 1e-9
 
 
 class OneEnding(Checker):
-    """S2: an accepted copy ends once, in the state that its caller is told, or dies with its replica."""
+    """S2: an accepted copy ends once, in the state that its caller is told, or dies with its replica. A handler that
+    runs for nothing is told to stop.
+    """
 
     name = "S2"
 
@@ -39,6 +41,11 @@ class OneEnding(Checker):
             self.broken(copy, f"ends {state.label} at {step.identity}, where it is not", step.now)
         elif cause != Cause.DUPLICATE and step.core.copy_state(copy) not in (state, None):
             self.broken(copy, f"its caller is told {state.label}, it is {step.core.copy_state(copy)!r}", step.now)
+
+        elif state not in (CopyState.DONE, CopyState.FAILED) and copy in self.history.handlers:
+            finished = isinstance(step.event, WorkFinished) and step.event.copy == copy
+            if not finished and not any(isinstance(c, StopWork) and c.copy == copy for c in step.commands):
+                self.broken(copy, f"ends {state.label}, and its handler is not told to stop", step.now)
 
     def replica_step(self, step: ReplicaStep) -> None:
         for copy in self._touched(step):
@@ -113,7 +120,7 @@ class NotAllGone(Checker):
 
 
 class NoStartAfterEnd(Checker):
-    """S5: a copy starts at most once, where it was accepted, and never after it ended."""
+    """S5: a copy starts at most once, where it was accepted, and never after it ended or its caller cancelled it."""
 
     name = "S5"
 
@@ -128,6 +135,8 @@ class NoStartAfterEnd(Checker):
             self.broken(copy, f"starts after it ended {self.history.ended[copy].label}", step.now)
         elif home is None or home.replica != step.identity:
             self.broken(copy, f"starts at {step.identity}, which does not hold it", step.now)
+        elif step.now < self.history.cancelled.get(copy, step.now):
+            self.broken(copy, "starts although its caller had cancelled it", step.now)
 
 
 class NoLateStart(Checker):
@@ -156,6 +165,21 @@ class NoLateStart(Checker):
             heard = self.history.heard.get((other, step.identity))
             if heard is not None and not heard.evicted and step.now < heard.until - TOLERANCE:
                 self.broken(copy, f"starts although {step.identity.name} knew that {other} had started", step.now)
+
+
+class NothingNewWhileDraining(Checker):
+    """5.10: a replica that drains starts nothing but what an arbiter had let it, and leaves when nothing is held."""
+
+    name = "5.10"
+
+    def replica_command(self, step: ReplicaStep, index: int, command: ReplicaCommand) -> None:
+        if isinstance(command, StartWork) and step.core.draining:
+            if command.submit.copy not in self.history.granted:
+                self.broken(command.submit.copy, "starts at a replica that drains", step.now)
+        elif isinstance(command, FinishDrain):
+            for copy, home in self.history.held.items():
+                if home.replica == step.identity:
+                    self.broken(copy, "is held by a replica that leaves", step.now)
 
 
 class ExclusiveStart(Checker):
