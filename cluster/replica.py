@@ -69,12 +69,12 @@ async def _run(spec: ReplicaSpec, service: Service, commands: int, answers: int,
         except Exception as error:
             await sender.send(_start_failure(error, spec))
             return 1
+        await nursery.start(drain_on_signals, handle, spec.drain_timeout)
         port = parse_url(handle.url).address.port
         await sender.send({"event": "ready", "url": handle.url, "port": port, "pid": os.getpid()})
         reports = Reports(handle, sender)
         reports.peers = len(spec.peers) - 1 if spec.peers else None
         nursery.start_soon(_obey, lines, handle, reports, nursery.cancel_scope)
-        nursery.start_soon(drain_on_signals, handle, spec.drain_timeout)
         nursery.start_soon(reports.run)
     with trio.move_on_after(LAST_SECONDS):
         await reports.send()

@@ -58,7 +58,7 @@ async def _serve(service: Service, options: dict[str, Any]) -> int:
                 nursery.cancel_scope.cancel()
 
             handle = await nursery.start(replica)
-            nursery.start_soon(drain_on_signals, handle, options["drain_timeout"])
+            await nursery.start(drain_on_signals, handle, options["drain_timeout"])
             if options["token"] is None and not is_loopback(parse_address(options["listen"]).host):
                 logging.getLogger("tiedreq").warning("no --token-file: whoever reaches %s may call", options["listen"])
             print(f"ready {handle.name} {handle.url}", flush=True)

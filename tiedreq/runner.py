@@ -18,12 +18,16 @@ GRACE_SECONDS = 2.0
 """Beyond the drain time-out, for what comes after the handlers' end."""
 
 
-async def drain_on_signals(handle: ReplicaHandle, drain_timeout: float) -> None:
+async def drain_on_signals(
+    handle: ReplicaHandle, drain_timeout: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Wait for SIGTERM or SIGINT and drain; a second one ends the process at once with 130.
 
-    A handler whose thread can't be stopped does not keep the process beyond ``drain_timeout`` seconds and a little.
+    Reports that it is started when no signal is missed any more: say "ready" to nobody before that. A handler
+    whose thread can't be stopped does not keep the process beyond ``drain_timeout`` seconds and a little.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         draining = False
         async for _ in signals:
             if draining:

@@ -233,6 +233,13 @@ def test_a_signal_drains(run: Run, tmp_path: Path, number: int) -> None:
     assert replica.wait() == 0
 
 
+def test_a_signal_with_the_ready_line(run: Run) -> None:
+    for _ in range(5):
+        replica, _ = serve(run, "a")
+        replica.signal(signal.SIGTERM)
+        assert replica.wait() == 0
+
+
 def test_the_second_signal_ends_at_once(run: Run, tmp_path: Path) -> None:
     replica, url = serve(run, "a")
     run("call", "lookup", '{"sleep": 30}', "--replicas", url)
