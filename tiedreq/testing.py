@@ -13,6 +13,7 @@ from types import TracebackType
 import trio
 
 from tiedreq.core.checks import check_count
+from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.policy import Policy
 from tiedreq.net.client import Client
@@ -65,6 +66,14 @@ class _Seat:
             task_status.started(f"ws://{self._name}:{_PORT}")
 
 
+class _Life:
+    """One run of a replica."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+
 class LocalCluster:
     """Replicas of ``service`` in this process: ``async with LocalCluster(service, replicas=3) as client: …``.
 
@@ -100,7 +109,7 @@ class LocalCluster:
         self._limits = limits
         self._client_limits = client_limits
         self._debug = debug
-        self._scopes: dict[str, trio.CancelScope] = {}
+        self._lives: dict[str, _Life] = {}
         self._context: AbstractAsyncContextManager[Client] | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -144,16 +153,27 @@ class LocalCluster:
         )
 
     async def start(self, name: str) -> ReplicaHandle:
-        """Start a replica that was stopped; it gets a new incarnation."""
+        """Start a replica that was stopped, once the former one has ended; it gets a new incarnation.
+
+        Raises ``BadOption`` for one that runs and was not told to stop.
+        """
         assert self._nursery is not None
-        handle: ReplicaHandle = await self._nursery.start(self._serve, name)
-        self.handles[name] = handle
-        return handle
+        if name not in self.names:
+            raise BadOption(f"name: {name!r} is none of {', '.join(self.names)}")
+        former = self._lives.get(name)
+        if former is not None:
+            handle = self.handles.get(name)
+            if not (former.scope.cancel_called or (handle is not None and handle.draining)):
+                raise BadOption(f"name: {name!r} runs; stop it first")
+            await former.ended.wait()
+        started: ReplicaHandle = await self._nursery.start(self._serve, name)
+        self.handles[name] = started
+        return started
 
     async def _serve(self, name: str, *, task_status: trio.TaskStatus[ReplicaHandle]) -> None:
-        scope = self._scopes[name] = trio.CancelScope()
+        life = self._lives[name] = _Life()
         try:
-            with scope:
+            with life.scope:
                 await serve(
                     self._service,
                     name=name,
@@ -166,15 +186,18 @@ class LocalCluster:
                     task_status=task_status,
                 )
         finally:
-            del self._scopes[name]
+            del self._lives[name]
+            life.ended.set()
 
     def running(self, name: str) -> bool:
         """True until a replica was stopped, has drained, or failed."""
-        return name in self._scopes
+        return name in self._lives
 
     def stop(self, name: str) -> None:
-        """End a replica at once, as a crash would."""
-        self._scopes[name].cancel()
+        """End a replica at once, as a crash would. Nothing happens to one that has ended."""
+        life = self._lives.get(name)
+        if life is not None:
+            life.scope.cancel()
 
     def _measured(self) -> bool:
         """True once every replica knows every other and the latency to it."""

@@ -54,6 +54,11 @@ class ReplicaHandle:
         """Begin to drain: refuse new work, finish what runs, then ``serve()`` returns."""
         self._drain.set()
 
+    @property
+    def draining(self) -> bool:
+        """True once it was told to drain."""
+        return self._drain.is_set()
+
     def status(self) -> dict[str, Any]:
         """Counters, gauges and links as plain values."""
         return self._server.status()
