@@ -339,7 +339,10 @@ class CallCore:
     def _link_lost(self, event: LinkLost, now: float) -> None:
         lost = [sent for sent in self.copies.values() if sent.alive and sent.link == event.link]
         for sent in lost:
-            self._mark(sent, None, Cause.LINK_LOST, now)
+            if event.drained and sent.started_at is None:
+                self._mark(sent, CopyState.REFUSED, Cause.DRAINING, now)
+            else:
+                self._mark(sent, None, Cause.LINK_LOST, now)
         self._unsent = [entry for entry in self._unsent if entry[2].link != event.link]
         if lost:
             self._check_round(now)

@@ -192,9 +192,14 @@ class CopyUnsent(NamedTuple):
 
 
 class LinkLost(NamedTuple):
-    """The link to a replica is gone, with all that was under way on it."""
+    """The link to a replica is gone, with all that was under way on it.
+
+    ``drained``: the replica ended it in order, after everything that it had to say. A copy of which it said nothing has
+    never started.
+    """
 
     link: int
+    drained: bool = False
 
 
 class ReplicaAvailable(NamedTuple):

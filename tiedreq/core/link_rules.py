@@ -12,6 +12,9 @@ CHALLENGE_BYTES = 32
 LASTING_CODES = frozenset({"version", "cluster", "auth"})
 """Goodbyes that no second attempt can change while both sides stay as they are configured."""
 
+DRAINED = "draining"
+"""The Goodbye of a replica that said all it had to say on this link: what it said nothing of, it never started."""
+
 
 class Refusal(Exception):
     """The other side is well-behaved but unwanted: the code and the reason of the Goodbye that tells it so."""

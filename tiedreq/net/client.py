@@ -36,6 +36,7 @@ from tiedreq.core.events import (
     TimePassed,
 )
 from tiedreq.core.limits import ClientLimits
+from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Inquiry, Message, Report, Result, Started, Status
 from tiedreq.core.picker import ReplicaTable, ReplicaView
@@ -398,8 +399,9 @@ class Client(LinkOwner):
         self._links.pop(down.link_id, None)
         self._replicas.remove(down.link_id)
         now = trio.current_time()
+        lost = LinkLost(down.link_id, drained=down.by_peer and down.code == DRAINED)
         for call in list(self._calls.values()):
-            self._step(call, LinkLost(down.link_id), now)
+            self._step(call, lost, now)
 
     def on_failure(self, link: Link, error: ConnectError) -> None:
         """A replica could not be reached."""

@@ -40,6 +40,7 @@ from tiedreq.core.events import (
 )
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.link_options import LinkSide, LinkTiming
+from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.messages import (
     Cancel,
     Claim,
@@ -379,19 +380,26 @@ class ReplicaServer(LinkOwner):
                     self._take(NoticeLatencyMeasured(name, round_trip / 2))
 
     async def drain(self, timeout: float) -> None:
-        """Finish what runs, at most ``timeout`` seconds, and let the outboxes empty."""
+        """Finish what runs, at most ``timeout`` seconds, let the outboxes empty, and end every link for good.
+
+        A link that has heard everything ends with a Goodbye that says so: its other side then knows that a copy of
+        which it heard nothing has never started.
+        """
         self._take(DrainRequested())
         with trio.move_on_after(timeout):
             await self.finished.wait()
-        with trio.move_on_after(FLUSH_SECONDS):
-            async with trio.open_nursery() as nursery:
-                for link in list(self.links.values()):
-                    nursery.start_soon(link.flush, FLUSH_SECONDS)
+        told: list[Link] = []
 
-    def close_links(self, code: str, reason: str) -> None:
-        """End every link for good; the other sides are told why."""
+        async def flush(link: Link) -> None:
+            if await link.flush(FLUSH_SECONDS):
+                told.append(link)
+
+        async with trio.open_nursery() as nursery:
+            for link in list(self.links.values()):
+                nursery.start_soon(flush, link)
         for link in [*self._dialed.values(), *self.links.values()]:
-            link.close(code, reason)
+            drained = self.finished.is_set() and link in told
+            link.close(DRAINED if drained else "closed", "the replica has drained")
 
     async def all_links_gone(self) -> None:
         """Wait until the connections are torn down, which each link does within a bound."""

@@ -162,7 +162,6 @@ async def serve(
                 task_status.started(ReplicaHandle(server, advertise or url, drain))
                 await drain.wait()
                 await server.drain(drain_timeout)
-                server.close_links("draining", "the replica has drained")
                 with trio.move_on_after(1.0):
                     await server.all_links_gone()
                 nursery.cancel_scope.cancel()

@@ -167,6 +167,8 @@ class _Shaped:
                 self._changed.unpark_all()
         except TransportClosed as error:
             self._break(str(error))
+        finally:
+            self._break("the connection was torn down here")  # whoever waits for frames to arrive waits in vain
 
     def _break(self, why: str) -> None:
         self._broken = self._broken or why
