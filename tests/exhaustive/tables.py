@@ -172,6 +172,10 @@ class Tables:
         assert isinstance(data, bytes)
         return CallerPart.thaw(self.case, data)
 
+    def busy_states(self) -> set[Hashable]:
+        """Every state in which a replica's process was seen while it held something."""
+        return {key for key, part in self._part_ids.items() if not self.facts[part].idle}
+
     def kill(self, part: int) -> int:
         """The place of a replica's process after its end."""
         identity = self.facts[part].identity

@@ -1,0 +1,74 @@
+"""The cases that are searched: those of every run, and the larger ones for when there is time.
+
+``floor`` is a little below the number of distinct states at the last look. A search that sees less has lost moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.exhaustive.case import FAULTS, STAGGERED, TIE, Case
+from tiedreq.core.policy import Backup, Hedged, Plain, Tied
+
+MAIN = ("crash", "cut", "drain", "fill", "evict", "cancel", "deadline", "expire")
+REST = ("raise", "unacceptable", "age", "unsent", "forge", "repeat")
+MOVING = ("crash", "cut", "drain")
+
+THREE = Tied(copies=3, stagger=0.0, backup=None)
+THREE_STAGGERED = Tied(copies=3, stagger=1.0, backup=None)
+EXCLUSIVE = Tied(stagger=1.0, backup=None, exclusive=True)
+EXCLUSIVE_OF_THREE = Tied(copies=3, stagger=1.0, backup=None, exclusive=True)
+GUARDED = Tied(stagger=1.0, backup=Backup(after=10.0, max_per_call=1))
+HEDGED = Hedged(Backup(after=10.0, since="send"))
+HEDGED_FROM_START = Hedged(Backup(after=10.0))
+
+_SMALL = Case("", policies=(STAGGERED,), queue_max=1, markers_max=1)
+
+
+def _case(name: str, faults: int, kinds: tuple[str, ...], **options: object) -> Case:
+    return replace(_SMALL, name=name, faults=faults, kinds=kinds, **options)  # type: ignore[arg-type]
+
+
+COMPLETE = _case("one call, two replicas, two faults", 2, MAIN, floor=570_000)
+
+EVERY_RUN: tuple[Case, ...] = (
+    COMPLETE,
+    _case("faults of handlers and messages", 1, REST, floor=1_600),
+    _case("a replica freezes", 1, ("freeze",), replicas=3, policies=(GUARDED,), floor=6_000),
+    _case("late news", 1, ("cut",), late=True, floor=105_000),
+    _case("sides learn of a link one by one", 1, ("crash", "cut"), whole_links=False, floor=21_000),
+    _case("a third replica for failover", 1, MAIN, replicas=3, floor=65_000),
+    _case("every choice of the picker", 1, ("cancel", "raise"), replicas=3, any_choice=True, floor=7_000),
+    _case("tie of three", 1, ("evict", "cancel", "fill"), replicas=3, policies=(THREE_STAGGERED,), floor=36_000),
+    _case("tie and backup", 1, ("evict", "cancel", "expire"), replicas=3, policies=(GUARDED,), floor=54_000),
+    _case("hedged", 1, (*MAIN, "freeze"), policies=(HEDGED,), floor=55_000),
+    _case("plain", 2, (*MAIN, "raise"), policies=(Plain(),), floor=38_000),
+    _case("plain, may not run twice", 2, (*MAIN, "raise"), policies=(Plain(),), idempotent=False, floor=18_000),
+    _case("handlers that can't be stopped", 1, MAIN, stoppable=False, busy=True, queue_max=2, floor=110_000),
+    _case(
+        "handlers that can be stopped later", 1, ("cut", "evict"), stoppable=False, becomes_stoppable=True, floor=23_000
+    ),
+    _case("exclusive tie", 1, MAIN, policies=(EXCLUSIVE,), floor=10_000),
+    _case("exclusive tie of three", 1, ("cancel", "fill"), replicas=3, policies=(EXCLUSIVE_OF_THREE,), floor=19_000),
+    _case("two calls", 0, (), policies=(TIE, TIE), queue_max=2, floor=5_500),
+    _case("two calls, one fault", 1, ("crash",), policies=(TIE, Plain()), queue_max=2, floor=70_000),
+)
+
+WHEN_THERE_IS_TIME: tuple[Case, ...] = (
+    _case("exclusive tie, two faults", 2, MAIN, policies=(EXCLUSIVE,)),
+    _case("all faults, two of them", 2, (*MAIN, *REST)),
+    _case("tie of three, one fault", 1, MAIN, replicas=3, policies=(THREE,)),
+    _case("staggered tie of three, one fault", 1, MAIN, replicas=3, policies=(THREE_STAGGERED,)),
+    _case("exclusive tie of three, one fault", 1, MAIN, replicas=3, policies=(EXCLUSIVE_OF_THREE,)),
+    _case("tie and backup, one crash", 1, ("crash",), replicas=3, policies=(GUARDED,)),
+    _case("tie and backup, all faults", 1, tuple(FAULTS), replicas=3, policies=(GUARDED,)),
+    _case("hedged from the start", 2, (*MOVING, "freeze"), policies=(HEDGED_FROM_START,)),
+    _case("every choice of the picker, all faults", 1, MAIN, replicas=3, any_choice=True),
+    _case("late news, all faults", 1, MAIN, late=True),
+    _case("sides learn of a link one by one, two faults", 2, ("crash", "cut"), whole_links=False),
+    _case("handlers that can't be stopped, two faults", 2, MOVING, stoppable=False, busy=True, queue_max=2),
+    _case("handlers that can be stopped later, two faults", 2, MOVING, stoppable=False, becomes_stoppable=True),
+    _case("two tied calls, one fault", 1, MAIN, policies=(TIE, TIE), queue_max=2),
+    _case("two slots, two calls", 1, MAIN, policies=(TIE, TIE), slots=2, queue_max=2),
+    _case("three rounds", 3, ("crash",), rounds_max=3),
+)
