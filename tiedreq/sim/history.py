@@ -174,13 +174,22 @@ class History:
             case CancelReceived(link, copy):
                 home = self.held.get(copy)
                 if (replica, link) in self.callers and (home is None or home.link == link):
-                    self._own("cancelled")[copy] = step.now + step.core.limits.marker_age_max
+                    self._cancelled(copy, step)
             case PeerStarted() | PeerNext():
                 self._notice_handled(step, event)
             case StopEnabled(copy):
                 self._own("unstoppable").pop(copy, None)
             case WorkFinished(copy):
                 self._own("handlers").pop(copy, None)
+
+    def _cancelled(self, copy: CopyId, step: ReplicaStep) -> None:
+        """Expect a cancel to be remembered, and no more of one caller than a replica has room for."""
+        limits, cancelled = step.core.limits, self._own("cancelled")
+        cancelled.pop(copy, None)
+        cancelled[copy] = step.now + limits.marker_age_max
+        waiting = [other for other in cancelled if other.client == copy.client and other not in self.held]
+        for other in waiting[: -limits.cancel_markers_per_caller_max]:
+            del cancelled[other]
 
     def _caller_lost(self, step: ReplicaStep, link: int) -> None:
         if (step.identity, link) not in self.callers:
