@@ -226,4 +226,7 @@ def _words(value: object) -> str:
 
 
 def _size(outcome: Answer | Fault) -> int:
-    return len(outcome.payload) if isinstance(outcome, Answer) else len(outcome.details)
+    """Bytes of everything in an outcome but its numbers."""
+    if isinstance(outcome, Answer):
+        return len(outcome.payload)
+    return len(outcome.details) + len(outcome.message.encode()) + len(outcome.code.encode())

@@ -163,12 +163,13 @@ class Link:
         """Take back a Submit that has not left; False when it has."""
         return self._outbox.discard(copy)
 
-    async def room(self, size: int) -> bool:
-        """Wait until ``send`` would take a message of ``size`` encoded bytes; False when this connection is over.
+    async def room(self, size: int, spare: int = 0) -> bool:
+        """Wait until a message of ``size`` to ``size + spare`` encoded bytes may be sent without crowding out those
+        that can't wait; False when this connection is over.
 
         Call ``send`` without waiting in between.
         """
-        return await self._outbox.room(size)
+        return await self._outbox.room(size, spare)
 
     async def flush(self, timeout: float) -> bool:
         """Wait until all that was sent is handed to the transport; False after ``timeout`` seconds or once lost."""

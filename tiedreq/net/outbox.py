@@ -177,13 +177,14 @@ class Outbox:
                 shed += 1
         return shed
 
-    async def room(self, size: int) -> bool:
-        """Wait until a message of ``size`` encoded bytes would be taken; False when nothing is written any more.
+    async def room(self, size: int, spare: int = 0) -> bool:
+        """Wait until a message of ``size`` to ``size + spare`` encoded bytes would be taken, and half of the small
+        lane is left to messages that nobody can hold back; False when nothing is written any more.
 
         Put it without waiting for anything else in between.
         """
         await trio.lowlevel.checkpoint()
-        while not self.closed and not self._fits(size):
+        while not self.closed and not (self._roomy(size) and self._roomy(size + spare)):
             await self._written.park()
         return not self.closed
 
@@ -255,6 +256,12 @@ class Outbox:
         if size > self._wire_limits.chunk_bytes:
             return not self.bulk_bytes or self.bulk_bytes + size <= self._limits.bulk_bytes_max
         return self.small_messages < self._limits.messages_max and self.small_bytes + size <= self._limits.bytes_max
+
+    def _roomy(self, size: int) -> bool:
+        if size > self._wire_limits.chunk_bytes or not self.small_messages:
+            return self._fits(size)
+        messages, total = 2 * self.small_messages, 2 * (self.small_bytes + size)
+        return messages < self._limits.messages_max and total <= self._limits.bytes_max
 
     def _take_small(self, waiting: _Waiting) -> None:
         self.small_messages -= 1

@@ -79,6 +79,8 @@ log = logging.getLogger("tiedreq.replica")
 
 RECENT_SOJOURNS_MAX = 2048
 FLUSH_SECONDS = 1.0
+RESULT_BYTES_BESIDE = 256
+"""More than the numbers of a Result or a Failed can come to, encoded."""
 
 
 class ReplicaServer(LinkOwner):
@@ -216,7 +218,7 @@ class ReplicaServer(LinkOwner):
         link_id = self.core.caller_link(copy)
         link = self.links.get(link_id) if link_id is not None else None
         if link is not None:
-            await link.room(size)
+            await link.room(size, RESULT_BYTES_BESIDE)
 
     # ---- links ------------------------------------------------------------------------------------------------
 

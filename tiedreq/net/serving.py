@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import ssl
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -20,9 +21,11 @@ from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.server import ReplicaServer
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
-from tiedreq.wire.limits import NAME_CHARS_MAX, wire_limits
+from tiedreq.wire.limits import FRAME_SPLIT_BYTES, NAME_CHARS_MAX, wire_limits
 
 SLOTS_MAX = 4096
+OUTBOX_BYTES_MIN = 2 * FRAME_SPLIT_BYTES
+"""The largest result that is sent in one piece, and as much again for what can't wait."""
 
 
 class ReplicaHandle:
@@ -123,6 +126,7 @@ async def serve(
     limits = limits if limits is not None else ReplicaLimits()
     if not isinstance(limits, ReplicaLimits):
         raise BadOption(f"limits: {limits!r} is not ReplicaLimits(…)")
+    check_count("outbox_bytes_max", limits.outbox_bytes_max, OUTBOX_BYTES_MIN, sys.maxsize)
     known_peers = _check_peers(peers or {}, name)
     if advertise is not None:
         check_url("advertise", advertise)
