@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tiedreq.errors import BadOption, ConnectError
 
 VERSION = 1
 FILE_BYTES_MAX = 4 * 1024 * 1024
+PID_MAX = 2**31 - 1
 ENVIRONMENT = "TIEDREQ_CLUSTER"
 DEFAULT_PATH = Path(".tiedreq") / "cluster.json"
 _URL = re.compile(r"wss?://(\[[0-9a-fA-F:.%]+\]|[^\s/:\[\]]+):(\d{1,5})/?")
@@ -39,7 +40,7 @@ class ClusterAddress:
 
     replicas: tuple[ReplicaAddress, ...]
     cluster: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     source: str = "arguments"
     pid: int | None = None
     dashboard: str | None = None
@@ -50,7 +51,7 @@ def check_url(field: str, url: object) -> str:
     match = _URL.fullmatch(url) if isinstance(url, str) else None
     if match is None or not 0 < int(match[2]) < 65536:
         raise BadOption(f"{field}: {url!r} is not ws://HOST:PORT or wss://HOST:PORT (IPv6 as [::1])")
-    return match[0]
+    return match[0].removesuffix("/")
 
 
 def resolve(replicas: str | os.PathLike[str] | Iterable[str] | None) -> ClusterAddress:
@@ -95,7 +96,7 @@ def read_cluster_file(path: Path) -> ClusterAddress:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConnectError(f"cluster file {path}: there is none. Is the cluster up?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConnectError(f"cluster file {path}: can't be read: {error}") from None
     try:
         address = _parse(data, path)
@@ -112,18 +113,39 @@ def _parse(data: Mapping[str, Any], path: Path) -> ClusterAddress:
     if data["version"] != VERSION:
         raise ValueError(f"version is {data['version']!r}")
     replicas = tuple(
-        ReplicaAddress(check_url("url", entry["url"]), str(entry["name"]), entry.get("pid"))
+        ReplicaAddress(
+            check_url("url", entry["url"]),
+            _text("a replica's name", entry["name"]),
+            _pid("a replica", entry.get("pid")),
+        )
         for entry in data["replicas"]
     )
     if not replicas:
         raise ValueError("it names no replica")
+    for what in ("url", "name"):
+        if len({getattr(replica, what) for replica in replicas}) != len(replicas):
+            raise ValueError(f"two replicas have one {what}")
     token = data.get("token")
-    pid = data.get("pid")
-    if token is not None and not isinstance(token, str):
-        raise TypeError("token is not text")
-    if pid is not None and not isinstance(pid, int):
-        raise TypeError("pid is not a number")
-    return ClusterAddress(replicas, str(data["cluster"]), token, str(path), pid, data.get("dashboard"))
+    return ClusterAddress(
+        replicas,
+        _text("cluster", data["cluster"]),
+        None if token is None else _text("token", token),
+        str(path),
+        _pid("the launcher", data.get("pid")),
+        data.get("dashboard"),
+    )
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{what} is not a text")
+    return value
+
+
+def _pid(whose: str, value: object) -> int | None:
+    if value is not None and (type(value) is not int or not 0 < value <= PID_MAX):
+        raise TypeError(f"the process id of {whose} is none")
+    return value
 
 
 def write_cluster_file(path: Path, address: ClusterAddress) -> None:
