@@ -87,6 +87,15 @@ def _check_name(field: str, name: object) -> str:
     return name
 
 
+def _check_limits(limits: object) -> ReplicaLimits:
+    if limits is None:
+        return ReplicaLimits()
+    if not isinstance(limits, ReplicaLimits):
+        raise BadOption(f"limits: {limits!r} is not ReplicaLimits(…)")
+    check_count("outbox_bytes_max", limits.outbox_bytes_max, OUTBOX_BYTES_MIN, sys.maxsize)
+    return limits
+
+
 async def serve(
     service: Service,
     *,
@@ -123,10 +132,7 @@ async def serve(
     _check_name("cluster", cluster)
     check_count("slots", slots, 1, SLOTS_MAX)
     check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
-    limits = limits if limits is not None else ReplicaLimits()
-    if not isinstance(limits, ReplicaLimits):
-        raise BadOption(f"limits: {limits!r} is not ReplicaLimits(…)")
-    check_count("outbox_bytes_max", limits.outbox_bytes_max, OUTBOX_BYTES_MIN, sys.maxsize)
+    limits = _check_limits(limits)
     known_peers = _check_peers(peers or {}, name)
     if advertise is not None:
         check_url("advertise", advertise)
