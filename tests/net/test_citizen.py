@@ -170,6 +170,22 @@ async def test_expired_on_entry_sends_nothing(autojump_clock: MockClock) -> None
         assert client.stats()["copies_sent"] == len(journal) == 0
 
 
+async def test_a_scope_that_expired_unseen_stays_the_callers(autojump_clock: MockClock) -> None:
+    """Time has passed without a checkpoint: Trio does not know yet that the scope is over, and the call must not tell."""
+    cluster = LocalCluster(bench_service(), replicas=2)
+    async with cluster as client:
+        with trio.move_on_after(1) as scope:
+            autojump_clock.jump(2)
+            await client.tied_call("work")
+        assert scope.cancelled_caught
+        with pytest.raises(trio.TooSlowError):
+            with trio.fail_after(1):
+                autojump_clock.jump(1)
+                await client.call("work", timeout=5)
+        await assert_idle(cluster, client)
+        assert client.stats()["copies_sent"] == 0
+
+
 async def test_bad_options_of_a_cancelled_caller(autojump_clock: MockClock) -> None:
     """A cancelled caller is cancelled, not told off."""
     cluster = LocalCluster(bench_service(), replicas=1)

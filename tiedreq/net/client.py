@@ -151,7 +151,7 @@ class Client(LinkOwner):
         if outcome.kind == OutcomeKind.ANSWERED:
             return call.reply(trio.current_time())
         if outcome.kind == OutcomeKind.DEADLINE and surrounding:
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await trio.lowlevel.checkpoint()  # the scheduler learns only here that the scope's time is over
         raise call.failure(self._decode_details)
 
     def _prepare(
