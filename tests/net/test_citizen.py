@@ -171,7 +171,7 @@ async def test_expired_on_entry_sends_nothing(autojump_clock: MockClock) -> None
 
 
 async def test_a_scope_that_expired_unseen_stays_the_callers(autojump_clock: MockClock) -> None:
-    """Time has passed without a checkpoint: Trio does not know yet that the scope is over, and the call must not tell."""
+    """Time has passed without a checkpoint: Trio does not know yet that the scope is over; no call may tell."""
     cluster = LocalCluster(bench_service(), replicas=2)
     async with cluster as client:
         with trio.move_on_after(1) as scope:
