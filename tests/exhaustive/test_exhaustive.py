@@ -19,8 +19,18 @@ def show(capsys: pytest.CaptureFixture[str], report: Report) -> None:
         print(f"\n{report}", end="", flush=True)
 
 
+QUICK_STATES_MAX = 35_000
+"""Searches with a larger floor run with the long kinds: together they take some minutes."""
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", EVERY_RUN, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.soak] if case.floor > QUICK_STATES_MAX else [])
+        for case in EVERY_RUN
+    ],
+)
 def test_nothing_breaks(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     report = Search(case).run()
     show(capsys, report)
