@@ -26,6 +26,7 @@ def delay_of(game: Play) -> float:
     return delay
 
 
+@pytest.mark.soak
 def test_a_million_calls_of_a_heavy_tail_do_not_train_the_delay_away() -> None:
     """B17: losers are stopped and told as stopped; the delay stays where the true law has it."""
     game = play("heavy", 5_000.0)
