@@ -1,0 +1,113 @@
+"""Broken exclusive ties: each breaks one rule of the exclusive tie (the end of design section 5)."""
+
+from __future__ import annotations
+
+from tiedreq.core.copy_table import CopyTrigger
+from tiedreq.core.copybook import HeldCopy
+from tiedreq.core.events import ClaimGranted, DrainRequested
+from tiedreq.core.memory import ParkedClaim
+from tiedreq.core.messages import Denied, Granted
+from tiedreq.core.replica import ReplicaCore
+from tiedreq.core.types import Cause, CopyId, CopyState, Identity
+
+
+class StartsWithoutClaim(ReplicaCore):
+    """5, exclusive: copy 1 starts when its turn comes, and asks nobody."""
+
+    @staticmethod
+    def _must_claim(held: HeldCopy) -> bool:
+        return False
+
+
+class GrantsTheUnknown(ReplicaCore):
+    """5, exclusive: a Claim that overtakes its Submit is granted, and so is one for a copy that was forgotten."""
+
+    def _park_claim(self, copy: CopyId, claimant: Identity, now: float) -> None:
+        self._send_peer(self._links[claimant], Granted(copy))
+
+
+class GrantsTheForgotten(ReplicaCore):
+    """5, exclusive: a parked Claim that reached its age, or had to go for another, is granted instead of denied."""
+
+    def _deny_parked(self, claims: list[ParkedClaim]) -> None:
+        for claim in claims:
+            link = self._links.get(claim.claimant)
+            if link is not None:
+                self._send_peer(link, Granted(claim.copy))
+
+
+class GrantsTheStarted(ReplicaCore):
+    """5, exclusive: the arbiter grants a start although its own copy runs or has run."""
+
+    def _deny(self, copy: CopyId, claimant: Identity, *, started: bool) -> None:
+        link = self._links.get(claimant)
+        if link is not None:
+            self._send_peer(link, Granted(copy) if started else Denied(copy, started))
+
+
+class GrantsTwice(ReplicaCore):
+    """5, exclusive: a start that was granted is granted to the next that asks, too."""
+
+    def _answer_claim(self, copy: CopyId, claimant: Identity, now: float) -> None:
+        tombstone = self._tombstones.get(copy)
+        if tombstone is not None and not tombstone.started and tombstone.grantee is not None:
+            self._grant(copy, claimant)
+        else:
+            super()._answer_claim(copy, claimant, now)
+
+
+class GrantsAndKeeps(ReplicaCore):
+    """5, exclusive: copy 0 stays in the arbiter's queue after its start was granted away."""
+
+    def _answer_by_copy(self, held: HeldCopy, copy: CopyId, claimant: Identity, now: float) -> None:
+        if held.state == CopyState.QUEUED:
+            self._send_peer(self._links[claimant], Granted(copy))
+        else:
+            super()._answer_by_copy(held, copy, claimant, now)
+
+
+class ArbiterLostUnnoticed(ReplicaCore):
+    """5, exclusive: a copy whose arbiter is lost goes on claiming, and nobody answers."""
+
+    def _arbiter_lost(self, arbiter: Identity, now: float) -> None:
+        pass
+
+
+class RunsWithoutArbiter(ReplicaCore):
+    """5, exclusive: a copy whose arbiter is lost starts, as if it had been granted."""
+
+    def _arbiter_lost(self, arbiter: Identity, now: float) -> None:
+        for held in [held for held in self._claiming.values() if held.submit.partners[0] == arbiter]:
+            held.state = CopyState.QUEUED
+            held.granted = held.waiting = True
+            del self._claiming[held.id]
+            self._queue.push_front(held.submit.method, held.id, held)
+
+
+class ParkedClaimUnanswered(ReplicaCore):
+    """5, exclusive: a Claim that overtook its Submit is not answered, neither by that nor by age."""
+
+    def _answer_parked(self, held: HeldCopy, now: float) -> None:
+        pass
+
+    def _deny_parked(self, claims: list[ParkedClaim]) -> None:
+        pass
+
+
+class DrainForgetsClaims(ReplicaCore):
+    """5.10: a replica that drains denies every Claim as unknown and forgets its own copies that claim."""
+
+    def _drain_requested(self, event: DrainRequested, now: float) -> None:
+        claiming = dict(self._claiming)
+        self._claiming.clear()
+        super()._drain_requested(event, now)
+        self._claiming.update(claiming)
+
+
+class GrantIgnored(ReplicaCore):
+    """5, exclusive: a granted copy is dropped: the one that gave way and the one that was let are both gone."""
+
+    def _claim_granted(self, event: ClaimGranted, now: float) -> None:
+        held = self._claimed_from(event.link, event.copy)
+        if held is not None:
+            self._end(held, CopyTrigger.CLAIM_DENIED, Cause.STARTED, now)

@@ -1,0 +1,86 @@
+"""The four means, each as a function from a mutant and the name of a run to what was noticed, or None.
+
+Every mean has named runs, so that a broken core and the right one pass the very same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.exhaustive.search import Search
+from tests.mutants.cases import CASES, SECONDS_MAX
+from tests.mutants.guard import guarded, guarded_call
+from tests.mutants.machines import MACHINES, run_machine
+from tests.mutants.mutants import Mutant
+from tests.mutants.storms import STORMS, blow
+from tests.mutants.worlds import SEEDS, WORLDS
+from tiedreq.sim.run import run
+
+STORM_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class Mean:
+    """One way to notice. ``look(mutant, run)`` says what was noticed."""
+
+    name: str
+    runs: tuple[str, ...]
+    look: Callable[[Mutant, str], str | None]
+
+
+def _first(found: Iterable[str | None]) -> str | None:
+    return next((told for told in found if told is not None), None)
+
+
+def exhaustive(mutant: Mutant, name: str) -> str | None:
+    """Every interleaving of a small case."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.exhaustive.parts.ReplicaCore", mutant.replica_core)
+        patch.setattr("tests.exhaustive.parts.CallCore", mutant.call_core)
+        try:
+            report = Search(CASES[name], seconds_max=SECONDS_MAX).run()
+        except Exception as error:
+            return f"raised: {error!r}"
+    return str(report.violations[0]) if report.violations else None
+
+
+def stateful(mutant: Mutant, name: str) -> str | None:
+    """A bounded number of Hypothesis's histories."""
+    return run_machine(name, replica_core=mutant.replica_core, call_core=mutant.call_core)
+
+
+def simulation(mutant: Mutant, name: str) -> str | None:
+    """A few seeds of a simulated world."""
+    return _first(simulate(mutant, name, seed) for seed in range(SEEDS))
+
+
+def simulate(mutant: Mutant, name: str, seed: int) -> str | None:
+    """One seed of a simulated world."""
+    cores = {"replica_core": guarded(mutant.replica_core), "call_core": guarded_call(mutant.call_core)}
+    result = run(replace(WORLDS[name], seed=seed), **cores)  # type: ignore[arg-type]  # a core for each name
+    return str(result.violations[0]) if result.violations else None
+
+
+def drivers(mutant: Mutant, name: str) -> str | None:
+    """A storm over the real drivers."""
+    return _first(drive(mutant, name, seed) for seed in range(STORM_SEEDS))
+
+
+def drive(mutant: Mutant, name: str, seed: int) -> str | None:
+    """One seed of a storm."""
+    problems = blow(STORMS[name], seed, replica_core=mutant.replica_core, call_core=mutant.call_core)
+    return problems[0] if problems else None
+
+
+MEANS: dict[str, Mean] = {
+    mean.name: mean
+    for mean in (
+        Mean("exhaustive", tuple(CASES), exhaustive),
+        Mean("stateful", tuple(MACHINES), stateful),
+        Mean("simulation", tuple(WORLDS), simulation),
+        Mean("drivers", tuple(STORMS), drivers),
+    )
+}

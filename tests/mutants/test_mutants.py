@@ -1,0 +1,42 @@
+"""Every broken core is noticed by the means that the record names, and the right core passes the very same runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants.means import MEANS
+from tests.mutants.mutants import MUTANTS, UNBROKEN
+from tests.mutants.table import PAGE, load, page
+
+RECORD = load()
+CAUGHT = [(name, mean, run) for name, cells in RECORD.items() for mean, run in cells.items()]
+RUNS = sorted({(mean, run) for _, mean, run in CAUGHT})
+
+
+@pytest.mark.parametrize(("name", "mean", "run"), CAUGHT, ids=[f"{name}-{mean}" for name, mean, _ in CAUGHT])
+def test_a_broken_core_is_noticed(name: str, mean: str, run: str) -> None:
+    assert MEANS[mean].look(MUTANTS[name], run) is not None
+
+
+@pytest.mark.parametrize(("mean", "run"), RUNS, ids=[f"{mean}-{run}" for mean, run in RUNS])
+def test_the_right_core_passes_the_same_run(mean: str, run: str) -> None:
+    assert MEANS[mean].look(UNBROKEN, run) is None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_two_means_at_least(name: str) -> None:
+    assert len(RECORD.get(name, {})) >= 2
+
+
+def test_the_record_knows_no_other() -> None:
+    assert set(RECORD) <= set(MUTANTS)
+    assert all(run in MEANS[mean].runs for _, mean, run in CAUGHT)
+
+
+def test_each_says_what_it_breaks() -> None:
+    for mutant in MUTANTS.values():
+        assert mutant.rule[:1] in "456" and len(mutant.broken) > 20, mutant.name
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == page(RECORD), "python -m tests.mutants.table --write"
