@@ -95,7 +95,7 @@ class ParkedClaimUnanswered(ReplicaCore):
 
 
 class DrainForgetsClaims(ReplicaCore):
-    """5.10: a replica that drains denies every Claim as unknown and forgets its own copies that claim."""
+    """5.10: a replica that drains forgets its own copies that claim: they are not refused."""
 
     def _drain_requested(self, event: DrainRequested, now: float) -> None:
         claiming = dict(self._claiming)

@@ -39,6 +39,8 @@ be noticed, and with the right one, which must not. A dash means that no run of 
 * **simulation**: a few seeds of a simulated world (`worlds.py`)
 * **drivers**: the real Trio drivers in virtual time, over an in-memory network (`storms.py`)
 
+Rules of links (design section 7, `LinkCore`) are not among them: only the drivers run that core, and `tests/link`.
+
 This page is generated: `python -m tests.mutants.table --write`. The runs in it are found anew, which takes minutes, by
 `python -m tests.mutants.table --measure`.
 """
