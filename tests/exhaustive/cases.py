@@ -62,7 +62,8 @@ WHEN_THERE_IS_TIME: tuple[Case, ...] = (
     _case("exclusive tie of three, one fault", 1, MAIN, replicas=3, policies=(EXCLUSIVE_OF_THREE,)),
     _case("tie and backup, one crash", 1, ("crash",), replicas=3, policies=(GUARDED,)),
     _case("tie and backup, all faults", 1, tuple(FAULTS), replicas=3, policies=(GUARDED,)),
-    _case("hedged from the start", 2, (*MOVING, "freeze"), policies=(HEDGED_FROM_START,)),
+    # Three replicas: when both of two are frozen, only the deadline ends the call.
+    _case("hedged from the start", 2, (*MOVING, "freeze"), replicas=3, policies=(HEDGED_FROM_START,)),
     _case("every choice of the picker, all faults", 1, MAIN, replicas=3, any_choice=True),
     _case("late news, all faults", 1, MAIN, late=True),
     _case("sides learn of a link one by one, two faults", 2, ("crash", "cut"), whole_links=False),
