@@ -35,7 +35,7 @@ that notices, and `tests/mutants/test_mutants.py` makes every one of these runs 
 be noticed, and with the right one, which must not. A dash means that no run of that mean noticed.
 
 * **exhaustive**: every interleaving of a small case (`cases.py`)
-* **stateful**: a few dozen of Hypothesis's histories over cores and network (`machines.py`)
+* **stateful**: a few hundred of Hypothesis's histories over cores and network (`machines.py`)
 * **simulation**: a few seeds of a simulated world (`worlds.py`)
 * **drivers**: the real Trio drivers in virtual time, over an in-memory network (`storms.py`)
 
