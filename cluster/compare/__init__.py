@@ -1,0 +1,1 @@
+"""The laboratory: policies compared on the same replicas, simulated in virtual time and live."""
