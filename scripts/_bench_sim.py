@@ -1,0 +1,228 @@
+"""How many calls a second of one core's time the simulator makes, nobody watching: see `scripts/bench_sim --help`.
+
+The cell is that of the comparison: 10 replicas of 8 slots, exp(10ms), the better of two random replicas, 60 % load,
+1 ms one way between any two nodes. The peer is a bare loop over a heap: the same arrivals, the same choice, the same
+queues and service times, without messages, clients or rules. What it reaches is what Python leaves to win at most.
+
+Subjects take turns, after everything that ages (markers, tombstones) has aged. Called
+by scripts/bench_sim, inside the project's environment, in the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from tiedreq.core.policy import Backup, Plain, Policy, Tied
+from tiedreq.laws import Exponential
+from tiedreq.sim.links import NetworkOptions
+from tiedreq.sim.workload import OpenLoop, Workload
+from tiedreq.sim.world import World, WorldOptions, stream
+from tiedreq.units import LatencyLaw, LatencySpec
+
+REPLICAS, SLOTS, SERVICE, LOAD, LATENCY = 10, 8, 0.010, 0.6, 0.001
+RATE = LOAD * REPLICAS * SLOTS / SERVICE
+TIMEOUT = 10.0
+FOREVER = 10**12
+PEER = "bare queues"
+ROUNDS_DEFAULT, SECONDS_DEFAULT, WARMUP_DEFAULT = 9, 1.0, 12.0
+UNIT = "calls/s"
+
+
+class Subject(Protocol):
+    """Something that simulates calls."""
+
+    def advance(self, seconds: float) -> int:
+        """Let ``seconds`` of virtual time pass; returns how many calls had their outcome in it."""
+
+
+class Simulated:
+    """The simulator: production cores, messages, measured links."""
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self._load = Workload(Exponential(SERVICE), stream(seed, "law"))
+        latency = LatencySpec(LatencyLaw(LATENCY))
+        network = NetworkOptions(mesh=latency, client=latency)
+        self._world = World(WorldOptions(replicas=REPLICAS, slots=SLOTS, network=network), self._load, seed=seed)
+        self._world.start()
+        make = partial(self._load.make, policy=policy, timeout=TIMEOUT)
+        OpenLoop(self._world, make, self._world.random("arrivals"), rate=RATE, calls=FOREVER).start()
+
+    def advance(self, seconds: float) -> int:
+        counts, clock = self._load.counts, self._world.clock
+        before = counts.answered
+        clock.run(clock.now + seconds)
+        if counts.failed:
+            raise SystemExit(f"{counts.failed} calls failed: this is not the load that was to be measured")
+        return counts.answered - before
+
+
+class BareQueues:
+    """The peer: arrivals, queues and slots on a heap, nothing else."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = stream(seed, "bare")
+        self._queues: list[deque[float]] = [deque() for _ in range(REPLICAS)]
+        self._running = [0] * REPLICAS
+        self._entries: list[tuple[float, int, int]] = [(0.0, 0, -1)]
+        self._number = 0
+        self._now = 0.0
+
+    def advance(self, seconds: float) -> int:
+        until = self._now + seconds
+        entries, running, queues, rng = self._entries, self._running, self._queues, self._rng
+        done = 0
+        while entries[0][0] <= until:
+            now, _, replica = heappop(entries)
+            if replica < 0:
+                self._push(now + rng.expovariate(RATE), -1)
+                replica = self._choose(rng)
+                if running[replica] < SLOTS:
+                    running[replica] += 1
+                    self._push(now + rng.expovariate(1 / SERVICE), replica)
+                else:
+                    queues[replica].append(now)
+                continue
+            done += 1
+            if queues[replica]:
+                queues[replica].popleft()
+                self._push(now + rng.expovariate(1 / SERVICE), replica)
+            else:
+                running[replica] -= 1
+        self._now = until
+        return done
+
+    def _choose(self, rng: Random) -> int:
+        first, second = rng.sample(range(REPLICAS), 2)
+        load = self._running[second] + len(self._queues[second])
+        return second if load < self._running[first] + len(self._queues[first]) else first
+
+    def _push(self, when: float, replica: int) -> None:
+        self._number += 1
+        heappush(self._entries, (when, self._number, replica))
+
+
+@dataclass
+class Measured:
+    """A subject, and its calls per second of processor time in each round."""
+
+    name: str
+    subject: Subject
+    rates: list[float] = field(default_factory=list)
+
+    def measure(self, seconds: float) -> None:
+        """One round."""
+        began = time.process_time()
+        calls = self.subject.advance(seconds)
+        self.rates.append(calls / (time.process_time() - began))
+
+    def row(self, peer: float) -> dict[str, str | float]:
+        """What the contract of all bench scripts asks for; ``spread`` is from the slowest to the fastest round."""
+        value = statistics.median(self.rates)
+        return {
+            "name": self.name,
+            "value": round(value, 1),
+            "unit": UNIT,
+            "spread": round(max(self.rates) - min(self.rates), 1),
+            "ratio_to": PEER,
+            "ratio": round(value / peer, 5),
+        }
+
+
+def subjects(seed: int) -> list[Measured]:
+    """Everything that is measured, the peer last."""
+    policies: dict[str, Policy] = {
+        "plain": Plain(),
+        "tied": Tied(),
+        "tied, backup": Tied(backup=Backup(after=0.030)),
+        "tied, sent at once, backup": Tied(stagger=0.0, backup=Backup(after=0.030)),
+    }
+    simulated = [Measured(name, Simulated(policy, seed)) for name, policy in policies.items()]
+    return [*simulated, Measured(PEER, BareQueues(seed))]
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def whole(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench_sim",
+        description="Measure how many calls are simulated in a second of one core's time, beside a bare loop over the "
+        "same queues.",
+    )
+    parser.add_argument(
+        "--rounds", type=whole, default=ROUNDS_DEFAULT, metavar="N", help="how often each takes its turn (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=SECONDS_DEFAULT, metavar="S", help="virtual seconds of a turn (%(default)s)"
+    )
+    parser.add_argument(
+        "--warmup", type=positive, default=WARMUP_DEFAULT, metavar="S", help="virtual seconds before (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of all random numbers (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    return parser.parse_args()
+
+
+def show(rows: list[dict[str, str | float]]) -> None:
+    """The table."""
+    table = Table(title="Calls simulated per second of one core's time; median over rounds")
+    for column in ("", UNIT, "spread", f"ratio to {PEER}"):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in rows:
+        table.add_row(str(row["name"]), f"{row['value']:,.0f}", f"{row['spread']:,.0f}", f"{row['ratio']:.4f}")
+    Console().print(table)
+
+
+def main() -> int:
+    options = arguments()
+    # Nothing here makes cycles; what lives long is looked at seldom.
+    gc.set_threshold(100_000, 50, 100)
+    measured = subjects(options.seed)
+    for each in measured:
+        each.subject.advance(options.warmup)
+    for _ in range(options.rounds):
+        for each in measured:
+            each.measure(options.seconds)
+    peer = statistics.median(measured[-1].rates)
+    rows = [each.row(peer) for each in measured]
+    show(rows)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

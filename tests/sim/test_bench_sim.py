@@ -1,0 +1,40 @@
+"""``scripts/bench_sim``, as people and machines run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = [sys.executable, "scripts/_bench_sim.py"]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=50)
+
+
+def test_rows_as_agreed(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    done = bench("--rounds", "1", "--warmup", "0.01", "--seconds", "0.05", "--json", str(file))
+    assert done.returncode == 0 and done.stderr == ""
+    rows = json.loads(file.read_text())["rows"]
+    assert [sorted(row) for row in rows] == [["name", "ratio", "ratio_to", "spread", "unit", "value"]] * len(rows)
+    by_name = {row["name"]: row for row in rows}
+    assert {"plain", "tied", "tied, backup", "bare queues"} <= set(by_name)
+    for name, row in by_name.items():
+        assert name in done.stdout
+        assert row["value"] > 0 and row["unit"] == "calls/s" and row["ratio_to"] == "bare queues"
+        assert row["ratio"] == pytest.approx(row["value"] / by_name["bare queues"]["value"], rel=0.01, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--rounds", "0"], ["--warmup", "nan"], ["--seconds", "-1"], ["x"]], ids=" ".join
+)
+def test_bad_usage(arguments: list[str]) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "usage:" in done.stderr and "Traceback" not in done.stderr
