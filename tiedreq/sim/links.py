@@ -92,7 +92,10 @@ class NetworkObserver(Protocol):
 
 
 class Direction:
-    """One direction of one connection. ``waiting`` is what arrived while it was held, None when it is not held."""
+    """One direction of one connection. ``waiting`` is what arrived while it was held, None when it is not held.
+
+    ``sent`` counts the messages that were put on their way.
+    """
 
     __slots__ = (
         "_arrive",
@@ -104,6 +107,7 @@ class Direction:
         "_receive",
         "closed",
         "link",
+        "sent",
         "source",
         "target",
         "waiting",
@@ -122,10 +126,12 @@ class Direction:
         self.target = target.name
         self.link = link
         self.closed = False
+        self.sent = 0
         self.waiting: deque[Parcel] | None = None
 
     def send(self, message: Parcel) -> None:
         """Put a message on its way."""
+        self.sent += 1
         clock = self._clock
         mean = self._mean
         when = clock.now + (self._law.sample(self._network.rng) if mean is None else mean)
