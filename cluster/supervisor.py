@@ -11,14 +11,13 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
 from cluster.config import UpConfig
 from cluster.engines.base import Engine, ReplicaSpec
 from cluster.keeper import Fatal, Keeper
-from cluster.output import Output
 from cluster.state import StateDirectory
 from tiedreq.clusterfile import ClusterAddress, ReplicaAddress
 from tiedreq.net.addresses import Address, parse_url
@@ -27,6 +26,19 @@ from tiedreq.units import format_duration
 MESH_SECONDS = 2.0
 FRESH_SECONDS = 1.0
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Listener(Protocol):
+    """Who hears what happens to the cluster. All methods are synchronous."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """A replica was lost, or restarted."""
+
+    def note(self, text: str) -> None:
+        """Something that a person should know."""
+
+    def log(self, name: str, line: str) -> None:
+        """A line that a replica logged."""
 
 
 class Cluster:
@@ -40,7 +52,7 @@ class Cluster:
         self,
         config: UpConfig,
         state: StateDirectory,
-        output: Output,
+        output: Listener,
         engine: Engine,
         environment: Callable[[str], Mapping[str, str]],
     ) -> None:
@@ -194,8 +206,10 @@ class Cluster:
         host, port = target.address
         return f"ws://{Address(_WILDCARDS.get(host, host), port)}"
 
-    def _write(self) -> None:
+    def address(self) -> ClusterAddress:
+        """What a client needs to connect. Only when ``ready``."""
         replicas = tuple(ReplicaAddress(self._url(keeper), keeper.name, keeper.pid) for keeper in self.keepers)
-        self._state.write(
-            ClusterAddress(replicas, self._name, self._token, str(self._state.cluster_file), self._pid, None)
-        )
+        return ClusterAddress(replicas, self._name, self._token, str(self._state.cluster_file), self._pid, None)
+
+    def _write(self) -> None:
+        self._state.write(self.address())

@@ -9,6 +9,7 @@ Not for what was measured (``tally``), nor for lists of cells (``grid``).
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,7 +81,8 @@ class Cell:
     * ``warmup`` seconds are run first and not measured; then ``duration`` seconds, or ``calls`` calls, are. ``timeout``
       is the time each call has.
     * ``fan_out`` calls make one root call, which has its answer when all of them have.
-    * ``app`` is ``MODULE:SERVICE`` of a live run of somebody's own service; None: the demo's ``work``.
+    * ``app`` is ``MODULE:SERVICE`` of a live run of somebody's own service; None: the laboratory's ``work``. Calls go to
+      its ``method`` (None: the first that is idempotent) with ``arguments``, which is JSON.
     """
 
     world: WorldName = "sim"
@@ -113,6 +115,8 @@ class Cell:
     timeout: float = 3_600.0
     fan_out: int = 1
     app: str | None = None
+    method: str | None = None
+    arguments: str = "null"
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -126,6 +130,12 @@ class Cell:
         _check_one_of(self.handlers, "handlers", HANDLERS)
         if self.app is not None and self.world != "live":
             raise BadOption("app: somebody's own service can be compared live only; add --world live")
+        if self.app is None and (self.method is not None or self.arguments != "null"):
+            raise BadOption("method, arguments: they are for somebody's own service; add --app MODULE:SERVICE")
+        try:
+            json.loads(self.arguments)
+        except ValueError as error:
+            raise BadOption(f"arguments: {self.arguments[:60]!r} is not JSON: {error}") from None
 
     def _check_service(self) -> None:
         _check_whole(self.replicas, "replicas", 1, REPLICAS_MAX)

@@ -1,6 +1,6 @@
 """What a replica of a live run remembers of each execution, and how that travels to the client at the end.
 
-An execution is a row of plain numbers in arrays: some 36 bytes. ``EXECUTIONS_MAX`` bounds a replica's memory; what
+An execution is a row of plain numbers in arrays: some 27 bytes. ``EXECUTIONS_MAX`` bounds a replica's memory; what
 would come beyond is counted in ``left_out``, and a run that has any is no measurement.
 
 Times are seconds of the monotonic clock, which all processes of a host share. Not for what the replica's core counts
@@ -9,7 +9,6 @@ Times are seconds of the monotonic clock, which all processes of a host share. N
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from array import array
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tiedreq.service import Context
 
-__all__ = ["EXECUTIONS_MAX", "FAILED", "KINDS", "RETURNED", "RUNNING", "STOPPED", "Execution", "Journal"]
+__all__ = ["EXECUTIONS_MAX", "FAILED", "KINDS", "RETURNED", "RUNNING", "STOPPED", "Execution", "Journal", "read_page"]
 
 EXECUTIONS_MAX = 1_000_000
 PAGE_ROWS = 50_000
@@ -29,6 +28,8 @@ RUNNING, RETURNED, FAILED, STOPPED = range(4)
 """How an execution ended."""
 
 UNTIED = -1
+NOBODYS = -1
+"""The number of a call that is none of the run's: its key is the laboratory's number."""
 
 _COLUMNS = (
     ("client", "Q"),
@@ -42,20 +43,14 @@ _COLUMNS = (
 
 
 class Execution(NamedTuple):
-    """One execution. ``client`` and ``number`` name the call; ``rank`` is -1 for an untied copy."""
+    """One execution. ``call`` is the call's number in the run; ``rank`` is -1 for an untied copy."""
 
-    client: int
-    number: int
+    call: int
     kind: int
     rank: int
     begun: float
     ended: float
     how: int
-
-    @property
-    def call(self) -> tuple[int, int]:
-        """The call that it was for."""
-        return self.client, self.number
 
     @property
     def seconds(self) -> float:
@@ -77,10 +72,8 @@ class Journal:
 
     def begin(self, context: Context) -> int:
         """An execution begins now: its row, or -1 where there is no room for one."""
-        client, _, number = context.call_id.partition("-")
         values = (
-            int(client, 16),
-            int(number),
+            int(context.key) if context.key is not None and context.key.isdecimal() else NOBODYS,
             KINDS.index(context.kind),
             UNTIED if context.rank is None else context.rank,
             time.monotonic(),
@@ -106,15 +99,13 @@ class Journal:
         """The rows from ``begin`` on, at most ``PAGE_ROWS``, as plain values; ``rows`` counts all there are."""
         end = begin + PAGE_ROWS
         columns = {name: column[begin:end].tobytes() for name, column in self._columns.items()}
-        return {"rows": len(self), "left_out": self.left_out, "byteorder": sys.byteorder, "columns": columns}
+        return {"rows": len(self), "left_out": self.left_out, "now": time.monotonic(), "columns": columns}
 
 
 def read_page(page: Mapping[str, Any]) -> Iterator[Execution]:
-    """The executions of one ``Journal.page``. One that had not ended then has ended now, as far as anybody knows."""
-    columns = []
-    for name, code in _COLUMNS:
-        column = array(code, page["columns"][name])
-        if page["byteorder"] != sys.byteorder:
-            column.byteswap()
-        columns.append(column)
-    return map(Execution._make, zip(*columns, strict=True))
+    """The executions of one ``Journal.page``. One that still ran then has run until then, as far as anybody knows."""
+    columns = {name: array(code, page["columns"][name]) for name, code in _COLUMNS}
+    for row, how in enumerate(columns["how"]):
+        if how == RUNNING:
+            columns["ended"][row] = page["now"]
+    return map(Execution._make, zip(*columns.values(), strict=True))

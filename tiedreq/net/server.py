@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -142,6 +143,7 @@ class ReplicaServer(LinkOwner):
         self._timer_bell = Bell()
         self._waking_at = math.inf
         self._sojourns: deque[float] = deque(maxlen=RECENT_SOJOURNS_MAX)
+        self._messages = 0
         methods = [HeldMethod(method.info, method.slots) for method in service.methods.values()]
         self.core = ReplicaCore(identity, methods, slots=slots, limits=limits)
         self.executor = Executor(
@@ -191,7 +193,7 @@ class ReplicaServer(LinkOwner):
     def _send(self, link: Link, message: Message) -> None:
         if isinstance(message, Result | Failed):
             self._sojourns.append(message.queue_wait + message.service_time)
-        link.send(message)
+        self._messages += link.send(message)
 
     async def settle(self) -> None:
         """The task that ends each batch of input."""
@@ -263,6 +265,8 @@ class ReplicaServer(LinkOwner):
         """See ``LinkOwner``."""
         link_id, peer = link.id, link.peer
         client = peer is not None and peer.role == "client"
+        if client:
+            self._messages += len(messages)
         try:
             for message in messages:
                 if client and isinstance(message, Inquiry):
@@ -411,7 +415,11 @@ class ReplicaServer(LinkOwner):
     # ---- what can be seen -------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """A picture of this replica as plain values: counters since its start, gauges, links. JSON can carry it."""
+        """A picture of this replica as plain values: counters since its start, gauges, links. JSON can carry it.
+
+        ``messages`` counts those to peers and to and from callers: summed over replicas, each message once.
+        ``cpu_seconds`` is the processor time of this process.
+        """
         core, stats = self.core, self.core.stats
         sojourns = sorted(self._sojourns)
         return {
@@ -437,6 +445,8 @@ class ReplicaServer(LinkOwner):
             "late_notices": stats.late_notices,
             "busy_seconds": stats.busy_seconds,
             "wasted_seconds": stats.wasted_seconds,
+            "messages": self._messages,
+            "cpu_seconds": time.process_time(),
             "p50_ms": _quantile_ms(sojourns, 0.50),
             "p99_ms": _quantile_ms(sojourns, 0.99),
             "callers": core.sizes()["callers"],

@@ -1,0 +1,199 @@
+"""What the replicas of a live run serve: the laboratory's ``work``, or somebody's own service, kept a journal of.
+
+``work`` occupies its slot for as long as the cell's law says, longer at a slow replica and in a brown-out. A pause
+stops the whole replica as a garbage collection does: its event loop stands still, so that no message is read and no
+timer goes off, and all work in progress ends later by the pause's length.
+
+Two methods are the laboratory's own: ``BEGIN`` sets the moment from which pauses and brown-outs count, ``JOURNAL``
+hands out what was executed. Only ``cluster.compare`` calls them.
+
+Service times are those of the slot, on average: what a busy machine oversleeps in one execution, the next ones are
+shorter by. Not for the demo (``cluster.demo``), whose pauses leave the replica's messages alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from random import Random
+from typing import Any
+
+import trio
+
+import tiedreq
+from cluster.compare.live_journal import FAILED, RETURNED, STOPPED, Journal
+from cluster.compare.live_settings import LabSettings
+from cluster.compare.live_timer import punctual_timers
+from tiedreq.loading import load_service
+from tiedreq.service import Handler, Method
+from tiedreq.slowness import PauseSchedule
+
+__all__ = ["BEGIN", "JOURNAL", "METHOD", "Work", "lab_service"]
+
+METHOD = "work"
+BEGIN = "cluster.compare: begin"
+JOURNAL = "cluster.compare: journal"
+TIMEOUT_MAX = 86_400.0
+OVERSLEPT_MAX = 0.005
+"""More than that is not the timer's doing, and the next execution does not make up for it."""
+OVERSLEPT_SHARE = 1 / 64
+
+
+class Work:
+    """The artificial work of one replica, and its pauses. All times are those of the monotonic clock, in seconds."""
+
+    def __init__(self, settings: LabSettings) -> None:
+        self._settings = settings
+        self._times = Random(f"{settings.seed}/{settings.replica}/service")
+        self._lock = threading.Lock()
+        self._began: float | None = None
+        self._schedule: PauseSchedule | None = None
+        self._oversleeps = 0.0
+        self.begun = trio.Event()
+
+    def begin(self, at: float) -> None:
+        """The run begins at this moment: pauses and brown-outs count from it."""
+        self._began = at
+        if self._settings.pause is not None:
+            self._schedule = PauseSchedule(self._settings.pause, self._pause_times(), begin=at)
+        self.begun.set()
+
+    def plan(self, seconds: float | None) -> float:
+        """An execution begins now: when it is to end. ``seconds`` is the time that the call brought, if it did."""
+        settings, now = self._settings, time.monotonic()
+        with self._lock:
+            if seconds is None:
+                assert settings.service is not None
+                seconds = settings.service.sample(self._times)
+            brown_out, began = settings.brown_out, self._began
+            if brown_out is not None and began is not None and brown_out.begin <= now - began < brown_out.end:
+                seconds += brown_out.extra
+            seconds *= settings.slow_factor
+            return now + seconds if self._schedule is None else self._schedule.end_of(seconds, begin=now)
+
+    @property
+    def oversleeps(self) -> float:
+        """How much later than planned executions end, of late, in seconds."""
+        return self._oversleeps
+
+    def ended(self, planned: float) -> None:
+        """An execution that was planned to end then, less what it was expected to oversleep, has ended now."""
+        slept = time.monotonic() - planned + self._oversleeps
+        self._oversleeps += OVERSLEPT_SHARE * (min(max(slept, 0.0), OVERSLEPT_MAX) - self._oversleeps)
+
+    async def pause(self) -> None:
+        """Stop the event loop in every pause, until cancelled."""
+        await self.begun.wait()
+        pause = self._settings.pause
+        if pause is None:
+            return
+        assert self._began is not None
+        times, at = self._pause_times(), self._began
+        while True:
+            at += times.expovariate(1 / pause.every)
+            await trio.sleep(at - time.monotonic() if at > time.monotonic() else 0)
+            at += pause.duration
+            if at > time.monotonic():
+                time.sleep(at - time.monotonic())  # noqa: ASYNC251 -- everything is to stop
+
+    def _pause_times(self) -> Random:
+        return Random(f"{self._settings.seed}/{self._settings.replica}/pause")
+
+
+async def _work(ctx: tiedreq.Context, args: Any) -> None:
+    """Take the time of one execution, and stop when told to."""
+    work: Work = ctx.state.work
+    planned = work.plan(args)
+    await trio.sleep(max(0.0, planned - work.oversleeps - time.monotonic()))
+    work.ended(planned)
+
+
+def _work_in_thread(ctx: tiedreq.Context, args: Any) -> None:
+    """The same, to its end whatever happens."""
+    work: Work = ctx.state.work
+    planned = work.plan(args)
+    time.sleep(max(0.0, planned - time.monotonic()))
+
+
+class LabState:
+    """What handlers of ``work`` share."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+
+def lab_service(settings: LabSettings, journal: Journal) -> tiedreq.Service:
+    """The service of one replica. Raises ``AppError`` and ``BadOption`` when somebody's own can't be had."""
+    work = Work(settings)
+    app = None if settings.app is None else load_service(settings.app)
+    lifespan = (lambda: nullcontext(LabState(work))) if app is None else (app.lifespan or (lambda: nullcontext()))
+    service = tiedreq.Service(app.name if app else "laboratory", lifespan=lambda: _lifespan(lifespan, work))
+    if app is None:
+        handler: Handler = _work_in_thread if settings.threads else _work
+        service.method(METHOD, idempotent=True, timeout_max=TIMEOUT_MAX)(_kept(handler, settings.threads, journal))
+    else:
+        for method in app.methods.values():
+            _add(service, method, journal)
+
+    @service.method(BEGIN)
+    async def begin(ctx: tiedreq.Context, args: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        work.begin(args)
+
+    @service.method(JOURNAL)
+    async def read_journal(ctx: tiedreq.Context, args: Any) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return journal.page(args)
+
+    return service
+
+
+@asynccontextmanager
+async def _lifespan(inner: Callable[[], AbstractAsyncContextManager[Any]], work: Work) -> AsyncIterator[Any]:
+    async with punctual_timers(), inner() as state, trio.open_nursery() as nursery:
+        nursery.start_soon(work.pause)
+        yield state
+        nursery.cancel_scope.cancel()
+
+
+def _add(service: tiedreq.Service, method: Method, journal: Journal) -> None:
+    declare = service.method(
+        method.name,
+        idempotent=method.idempotent,
+        run=method.run,
+        timeout_max=method.timeout_max,
+        slots=method.slots,
+    )
+    declare(_kept(method.handler, method.run == "thread", journal))
+
+
+def _kept(handler: Handler, threads: bool, journal: Journal) -> Handler:
+    """``handler``, with a row in the journal for each execution."""
+
+    async def as_task(ctx: tiedreq.Context, args: Any) -> Any:
+        row, how = journal.begin(ctx), STOPPED
+        try:
+            value = await handler(ctx, args)
+            how = RETURNED
+            return value
+        except Exception:
+            how = FAILED
+            raise
+        finally:
+            journal.end(row, how)
+
+    def in_thread(ctx: tiedreq.Context, args: Any) -> Any:
+        row, how = journal.begin(ctx), STOPPED
+        try:
+            value = handler(ctx, args)
+            how = RETURNED
+            return value
+        except Exception:
+            how = FAILED
+            raise
+        finally:
+            journal.end(row, how)
+
+    return in_thread if threads else as_task
