@@ -81,8 +81,8 @@ class Cell:
     * ``warmup`` seconds are run first and not measured; then ``duration`` seconds, or ``calls`` calls, are. ``timeout``
       is the time each call has.
     * ``fan_out`` calls make one root call, which has its answer when all of them have.
-    * ``app`` is ``MODULE:SERVICE`` of a live run of somebody's own service; None: the laboratory's ``work``. Calls go to
-      its ``method`` (None: the first that is idempotent) with ``arguments``, which is JSON.
+    * ``app`` is ``MODULE:SERVICE`` of a live run of somebody's own service; None: the laboratory's ``work``. Calls go
+      to its ``method`` (None: the first that is idempotent) with ``arguments``, which is JSON.
     """
 
     world: WorldName = "sim"

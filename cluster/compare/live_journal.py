@@ -31,15 +31,7 @@ UNTIED = -1
 NOBODYS = -1
 """The number of a call that is none of the run's: its key is the laboratory's number."""
 
-_COLUMNS = (
-    ("client", "Q"),
-    ("number", "Q"),
-    ("kind", "B"),
-    ("rank", "b"),
-    ("begun", "d"),
-    ("ended", "d"),
-    ("how", "B"),
-)
+_COLUMNS = (("call", "q"), ("kind", "B"), ("rank", "b"), ("begun", "d"), ("ended", "d"), ("how", "B"))
 
 
 class Execution(NamedTuple):
@@ -98,7 +90,8 @@ class Journal:
     def page(self, begin: int) -> dict[str, Any]:
         """The rows from ``begin`` on, at most ``PAGE_ROWS``, as plain values; ``rows`` counts all there are."""
         end = begin + PAGE_ROWS
-        columns = {name: column[begin:end].tobytes() for name, column in self._columns.items()}
+        with self._lock:
+            columns = {name: column[begin:end].tobytes() for name, column in self._columns.items()}
         return {"rows": len(self), "left_out": self.left_out, "now": time.monotonic(), "columns": columns}
 
 

@@ -1,0 +1,356 @@
+"""One run of one cell with real replicas: processes, websockets, shaped links, calls in an open loop.
+
+A fresh cluster is started for the run and ended with it. The warm-up is run like the rest and not measured. After the
+last call the run goes on until every call has its outcome, or for ``DRAIN_SECONDS``.
+
+What is counted where: latency, waits, backups and ties at the client; executions, duplicates, busy and wasted time from
+the journals of the replicas, joined to the calls by their numbers at the end, exactly; messages, notices and processor
+time are counters, read when the window opens and when it closes.
+
+The run checks itself: a client that sent late is told in the tally's ``notes``, since what is measured then is the
+machine. Not for simulated cells (``simulated``).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import trio
+
+from cluster.compare.cell import Cell
+from cluster.compare.live_cluster import ReplicaLost, StartFailed, live_replicas
+from cluster.compare.live_journal import EXECUTIONS_MAX, RETURNED, UNTIED, Execution, read_page
+from cluster.compare.live_links import ShapedNetwork
+from cluster.compare.live_service import BEGIN, JOURNAL, METHOD
+from cluster.compare.live_timer import punctual_timers
+from cluster.compare.live_traffic import Target, Traffic, winner_code
+from cluster.compare.policies import policy_of
+from cluster.compare.tally import SAMPLES_MAX, Tally
+from tiedreq.clusterfile import ClusterAddress
+from tiedreq.core.errors import BadOption
+from tiedreq.core.limits import ClientLimits
+from tiedreq.core.policy import Plain
+from tiedreq.loading import load_service
+from tiedreq.net.client import Client
+from tiedreq.net.connecting import connect
+from tiedreq.net.edge import no_groups
+from tiedreq.net.network import WebsocketNetwork
+from tiedreq.units import LatencySpec
+from tiedreq.wire.limits import wire_limits
+
+__all__ = ["CALLS_MAX", "ReplicaLost", "StartFailed", "run_cell"]
+
+CALLS_MAX = 500_000
+"""The most calls of one run, the warm-up included: rate times seconds. What is remembered of each is a few bytes."""
+CALLS_IN_FLIGHT_MAX = 1_000_000
+BEGIN_SECONDS = 0.1
+DRAIN_SECONDS = 15.0
+IDLE_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+QUEUE_SAMPLES = 256
+STATUS_SECONDS = 1.0
+LATE_MAX = 0.005
+"""A client of which one call in a hundred is sent later than that did not keep up."""
+
+assert QUEUE_SAMPLES <= SAMPLES_MAX
+
+
+def run_cell(cell: Cell, seed: int, *, engine: str = "local") -> Tally:
+    """Run a live cell with one seed. Ctrl-C ends it at once; however it ends, no process is left.
+
+    Call it from the main thread, outside Trio. Raises ``BadOption`` for what a live run can't do, ``AppError`` when
+    somebody's own service can't be had, ``StartFailed`` and ``ReplicaLost``.
+    """
+    _check_size(cell)
+    target = _target(cell)
+    began = time.perf_counter()
+    tally = trio.run(_run, cell, seed, engine, target)
+    tally.wall_seconds = time.perf_counter() - began
+    return tally
+
+
+def _check_size(cell: Cell) -> None:
+    calls = cell.measured_calls + (cell.rate or 0.0) * cell.warmup
+    if calls > CALLS_MAX:
+        raise BadOption(f"duration: {calls:,.0f} calls are more than the {CALLS_MAX:,} of a live run")
+
+
+def _target(cell: Cell) -> Target:
+    """What is called. Raises ``BadOption`` when there is nothing that the policy may call, and ``AppError``."""
+    if cell.app is None:
+        return Target(METHOD)
+    service = load_service(cell.app)
+    plain = isinstance(policy_of(cell), Plain)
+    if cell.method is None:
+        usable = [method.name for method in service.methods.values() if method.idempotent]
+        if not usable:
+            raise BadOption(f"app: {cell.app} has no idempotent method that could be tied or hedged")
+        name = usable[0]
+    elif cell.method in service.methods:
+        name = cell.method
+    else:
+        raise BadOption(f"method: {cell.app} has no {cell.method!r}; its methods: {', '.join(service.methods)}")
+    if not service.methods[name].idempotent and not plain:
+        raise BadOption(f"method: {name!r} is not declared idempotent, so it can't be tied or hedged")
+    return Target(name, json.loads(cell.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What replicas and this process count by themselves, at one moment: the difference of two is measured."""
+
+    messages: int
+    notices: int
+    late_notices: int
+    cpu_seconds: float
+    backups_denied: int
+
+    @classmethod
+    def read(cls, statuses: Iterable[Mapping[str, Any]], clients: Iterable[Client]) -> Counters:
+        """Add up what replicas and clients told."""
+        told = list(statuses)
+        return cls(
+            messages=sum(status["messages"] for status in told),
+            notices=sum(status["notices"] for status in told),
+            late_notices=sum(status["late_notices"] for status in told),
+            cpu_seconds=sum(status["cpu_seconds"] for status in told) + time.process_time(),
+            backups_denied=sum(client.stats().get("backups_denied", 0) for client in clients),
+        )
+
+
+async def _run(cell: Cell, seed: int, engine: str, target: Target) -> Tally:
+    with no_groups():
+        async with (
+            punctual_timers(),
+            live_replicas(cell, seed, engine=engine) as address,
+            _clients(cell, seed, address) as clients,
+        ):
+            run = Run(cell, seed, address, clients, target)
+            gc.collect()
+            gc.freeze()
+            try:
+                return await run.run()
+            finally:
+                gc.unfreeze()
+
+
+@asynccontextmanager
+async def _clients(cell: Cell, seed: int, address: ClusterAddress) -> AsyncIterator[list[Client]]:
+    """The clients that make the calls, connected to every replica."""
+    names = {replica.url: replica.name or "" for replica in address.replicas}
+    limits = ClientLimits(calls_in_flight_max=CALLS_IN_FLIGHT_MAX)
+    async with AsyncExitStack() as stack:
+        clients = []
+        for index in range(cell.callers):
+            inner = WebsocketNetwork(wire_limits(limits.payload_bytes_max))
+            shaped = ShapedNetwork(
+                inner, cell.client_latency, client=f"c{index}", names=names, rng=Random(f"{seed}/client links {index}")
+            )
+            client = await stack.enter_async_context(
+                connect(
+                    address.source,
+                    policy=policy_of(cell),
+                    limits=limits,
+                    picker=cell.picker,
+                    network=inner if cell.client_latency == LatencySpec() else shaped,
+                )
+            )
+            if len(client.stats()["replicas"]) < cell.replicas:
+                raise StartFailed(
+                    f"a client reached only {len(client.stats()['replicas'])} of {cell.replicas} replicas"
+                )
+            clients.append(client)
+        yield clients
+
+
+class Run:
+    """Warm-up, window and drain of one cluster, and what was measured."""
+
+    def __init__(self, cell: Cell, seed: int, address: ClusterAddress, clients: list[Client], target: Target) -> None:
+        self._cell = cell
+        self._address = address
+        self._clients = clients
+        self._traffic = Traffic(cell, seed, clients, target)
+        self._tally = self._traffic.tally
+        self._before: Counters | None = None
+
+    async def run(self) -> Tally:
+        """Let it all happen; the tally."""
+        cell, traffic, tally = self._cell, self._traffic, self._tally
+        begin = trio.current_time() + BEGIN_SECONDS
+        await self._begin(begin)
+        async with trio.open_nursery() as calls:
+            async with trio.open_nursery() as observers:
+                observers.start_soon(self._observe_begin, begin + cell.warmup)
+                observers.start_soon(self._sample_queues, begin + cell.warmup)
+                observers.start_soon(self._sample_notices, begin + cell.warmup)
+                await traffic.make_calls(calls, begin)
+                observers.cancel_scope.cancel()
+            after = await self._counters()
+            with trio.move_on_after(DRAIN_SECONDS):
+                await traffic.ended()
+            calls.cancel_scope.cancel()
+        tally.span = traffic.window[1] - traffic.window[0]
+        tally.slot_seconds = tally.span * cell.capacity
+        tally.unfinished = tally.calls - tally.answered - tally.errors
+        self._take_counters(after)
+        await self._idle()
+        await self._read_journals()
+        self._check_itself()
+        return tally
+
+    async def _begin(self, at: float) -> None:
+        """Tell the replicas when the run begins."""
+        async with trio.open_nursery() as nursery:
+            for replica in self._address.replicas:
+                nursery.start_soon(self._ask, replica.url, BEGIN, _monotonic(at))
+
+    async def _ask(self, url: str, method: str, arguments: Any) -> Any:
+        """Call one replica, over a connection of its own."""
+        address = self._address
+        async with connect([url], token=address.token, cluster=address.cluster, policy=Plain()) as client:
+            return await client.call(method, arguments, timeout=ANSWER_SECONDS)
+
+    # ---- during the window ------------------------------------------------------------------------------------
+
+    async def _statuses(self) -> dict[str, dict[str, Any]]:
+        return await self._clients[0].replica_status(timeout=ANSWER_SECONDS)
+
+    async def _counters(self) -> Counters:
+        statuses = await self._statuses()
+        if len(statuses) < self._cell.replicas:
+            told = ", ".join(statuses) or "none"
+            self._tally.notes.append(f"not every replica said how it was within {ANSWER_SECONDS:g} s, only {told}")
+        return Counters.read(statuses.values(), self._clients)
+
+    async def _observe_begin(self, opens: float) -> None:
+        await trio.sleep_until(opens)
+        self._before = await self._counters()
+
+    async def _sample_queues(self, opens: float) -> None:
+        """Note the queues as the first client knows them from every answer."""
+        if self._cell.workers:
+            return
+        samples = self._tally.queue
+        step = self._step()
+        at = opens
+        while True:
+            at += step
+            await trio.sleep_until(at)
+            queued = sum(replica["queued"] for replica in self._clients[0].stats()["replicas"].values())
+            samples.append((at - opens, float(queued)))
+            if len(samples) == SAMPLES_MAX:
+                del samples[::2]
+                step *= 2
+
+    def _step(self) -> float:
+        cell = self._cell
+        if cell.duration is not None:
+            return cell.duration / QUEUE_SAMPLES
+        assert cell.rate is not None
+        return max(0.001, cell.measured_calls / cell.rate / QUEUE_SAMPLES)
+
+    async def _sample_notices(self, opens: float) -> None:
+        """Note the notice latencies that the replicas measure."""
+        await trio.sleep_until(opens)
+        while True:
+            for status in (await self._statuses()).values():
+                for link in status["links"].values():
+                    if link["notice_latency_ms"] is not None:
+                        self._tally.notice_seconds += link["notice_latency_ms"] / 1000
+                        self._tally.notice_samples += 1
+            await trio.sleep(STATUS_SECONDS)
+
+    def _take_counters(self, after: Counters) -> None:
+        tally, before = self._tally, self._before
+        if before is None:  # a window shorter than a status takes
+            before = after
+        tally.messages = after.messages - before.messages
+        tally.notices = after.notices - before.notices
+        tally.late_notices = after.late_notices - before.late_notices
+        tally.cpu_seconds = after.cpu_seconds - before.cpu_seconds
+        tally.backups_denied = after.backups_denied - before.backups_denied
+
+    # ---- afterwards -------------------------------------------------------------------------------------------
+
+    async def _idle(self) -> None:
+        """Wait until no handler runs any more: one that can't be stopped may outlive its call."""
+        with trio.move_on_after(IDLE_SECONDS):
+            while any(status["running"] for status in (await self._statuses()).values()):  # noqa: ASYNC110 -- far away
+                await trio.sleep(0.05)
+
+    async def _read_journals(self) -> None:
+        """Join what the replicas executed to the calls that it was for."""
+        join = Join(self._tally, self._traffic)
+        for index, replica in enumerate(self._address.replicas):
+            rows, begin = 1, 0
+            while begin < rows:
+                page = await self._ask(replica.url, JOURNAL, begin)
+                rows = page["rows"]
+                for execution in read_page(page):
+                    begin += 1
+                    join.take(index, execution)
+            if page["left_out"]:
+                told = f"{page['left_out']} executions beyond {EXECUTIONS_MAX:,} of {replica.name} are not counted"
+                self._tally.notes.append(told)
+
+    def _check_itself(self) -> None:
+        """Say so when what was measured is the machine."""
+        late = self._traffic.lateness
+        p99 = late.percentile(99.0)
+        if p99 is not None and p99 > LATE_MAX:
+            self._tally.notes.append(
+                f"the client did not keep up: 1 % of calls were sent {1000 * p99:.1f} ms or more after their time "
+                f"(the latest {1000 * late.longest:.0f} ms)"
+            )
+
+
+class Join:
+    """Counts executions into a tally, call by call."""
+
+    def __init__(self, tally: Tally, traffic: Traffic) -> None:
+        self._tally = tally
+        self._winners = traffic.winners
+        self._measured = range(traffic.first_measured, traffic.first_measured + tally.calls)
+        self._window = _monotonic(traffic.window[0]), _monotonic(traffic.window[1])
+        self._starts: Counter[int] = Counter()
+        self._tied_starts: Counter[int] = Counter()
+        self._returned: Counter[int] = Counter()
+        self._used: set[int] = set()
+
+    def take(self, replica: int, execution: Execution) -> None:
+        """Count one execution of the replica with this index."""
+        tally, call, seconds = self._tally, execution.call, execution.seconds
+        tally.window_busy_seconds += max(
+            0.0, min(execution.ended, self._window[1]) - max(execution.begun, self._window[0])
+        )
+        if call not in self._measured:
+            return
+        tally.executions += 1
+        tally.busy_seconds += seconds
+        self._starts[call] += 1
+        tally.duplicates += self._starts[call] == 2
+        if execution.rank != UNTIED:
+            self._tied_starts[call] += 1
+            tally.double_starts += self._tied_starts[call] == 2
+        returned = execution.how == RETURNED
+        if returned:
+            self._returned[call] += 1
+            tally.completed_twice += self._returned[call] == 2
+        if returned and self._winners[call] == winner_code(replica, execution.kind) and call not in self._used:
+            self._used.add(call)
+        else:
+            tally.wasted_seconds += seconds
+
+
+def _monotonic(at: float) -> float:
+    """A moment of Trio's clock on the one that all processes of this host share."""
+    return at - trio.current_time() + time.monotonic()
