@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import BadOption
 from tiedreq.laws import ServiceLaw
 from tiedreq.slowness import PauseSpec, SlowSpec
@@ -39,27 +39,43 @@ POLICIES = (
     "tied-exclusive",
     "auto",
 )
-POLICIES_READY = ("plain", "hedged", "tied-classic", "tied")
 
 
-def policy_by_name(name: str, *, backup_after: float = BACKUP_AFTER_DEFAULT) -> Policy:
-    """The policy called ``name``; ``backup_after`` (seconds) is the delay of its backups, if it has any.
+def policy_by_name(name: str, *, backup_after: float | None = None) -> Policy:
+    """The policy called ``name``; ``backup_after`` (seconds) fixes the delay of its backups, which else is learned.
 
-    Raises ``BadOption`` for an unknown name, and for one that this version does not have.
+    ``hedged-fixed`` and ``hedged-uncancelled`` have a fixed delay and no budget; ``doubled`` sends two copies at once.
+    Raises ``BadOption`` for an unknown name.
     """
+    after: float | str = "auto" if backup_after is None else backup_after
+    fixed = Backup(
+        after=BACKUP_AFTER_DEFAULT if backup_after is None else backup_after, budget=None, since="send", max_per_call=1
+    )
+    at_once = Backup(after=0.0, min_after=0.0, budget=None, since="send", max_per_call=1)
     match name:
         case "plain":
             return Plain()
         case "hedged":
-            return Hedged(Backup(after=backup_after, since="send"))
-        case "tied":
-            return Tied(backup=Backup(after=backup_after, since="start"))
+            return Hedged(Backup(after=after, since="send"))
+        case "hedged-fixed":
+            return Hedged(fixed)
+        case "hedged-uncancelled":
+            return Hedged(fixed, cancel_losers=False)
+        case "doubled":
+            return Hedged(at_once, cancel_losers=False)
+        case "backup":
+            return Hedged(Backup(after=after))
         case "tied-classic":
-            return Tied(yield_=False)
-    known = ", ".join(POLICIES_READY)
-    if name in POLICIES:
-        raise BadOption(f"policy: {name} is not available in this version; available are {known}")
-    raise BadOption(f"policy: {name[:60]!r} is unknown; available are {known}")
+            return Tied(yield_=False, backup=None)
+        case "tied-nobackup":
+            return Tied(backup=None)
+        case "tied":
+            return Tied(backup=Backup(after=after))
+        case "tied-exclusive":
+            return Tied(exclusive=True, backup=Backup(after=after))
+        case "auto":
+            return Auto(Backup(after=after))
+    raise BadOption(f"policy: {name[:60]!r} is unknown; available are {', '.join(POLICIES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +84,13 @@ class TrafficOptions:
 
     rate: float
     policy: str = "tied"
-    backup_after: float = BACKUP_AFTER_DEFAULT
+    backup_after: float | None = None
     duration: float | None = None
 
     def __post_init__(self) -> None:
         check_number(self.rate, "rate", low=0.001, high=RATE_MAX)
-        check_duration(self.backup_after, "backup-after")
+        if self.backup_after is not None:
+            check_duration(self.backup_after, "backup-after")
         if self.duration is not None:
             check_duration(self.duration, "duration", low=0.001)
         policy_by_name(self.policy, backup_after=self.backup_after)

@@ -68,7 +68,7 @@ class TrafficSpec:
     cluster_file: str
     rate: float
     policy: str
-    backup_after: float
+    backup_after: float | None
     duration: float | None
     work: bool
     seed: int

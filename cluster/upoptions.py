@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from cluster.config import (
-    BACKUP_AFTER_DEFAULT,
     DEMO_APP,
     DRAIN_TIMEOUT_DEFAULT,
-    POLICIES_READY,
+    POLICIES,
     DemoOptions,
     TrafficOptions,
     UpConfig,
@@ -55,11 +54,11 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
     help="How long running calls may take at the end.",
 )
 @click.option("--rate", type=float, metavar="CALLS_PER_S", help="Drive open-loop traffic against the demo.")
-@click.option("--policy", metavar="NAME", help=f"Of the traffic: {', '.join(POLICIES_READY)}. [default: tied]")
+@click.option("--policy", metavar="NAME", help=f"Of the traffic: {', '.join(POLICIES)}. [default: tied]")
 @click.option(
     "--backup-after",
     type=DURATION,
-    help=f"When the traffic's backups go. [default: {format_duration(BACKUP_AFTER_DEFAULT)}]",
+    help="Fix the delay of the traffic's backups. [default: learned]",
 )
 @click.option("--duration", type=DURATION, help="End the traffic, and the cluster, after so long.")
 @click.option("--service", type=Parsed("law", parse_law), help="Of the demo's work: exp(10ms), const(5ms)*10@0.05, …")

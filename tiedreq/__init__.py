@@ -4,7 +4,7 @@ A request waits in the queues of two replicas; the one that starts it tells the 
 """
 
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
-from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import (
     AuthRefused,
     BadOption,
@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Attempt",
     "AuthRefused",
+    "Auto",
     "Backup",
     "BadOption",
     "CallError",

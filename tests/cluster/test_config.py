@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster.config import DEMO_APP, POLICIES, POLICIES_READY, UpConfig, policy_by_name
+from cluster.config import DEMO_APP, POLICIES, UpConfig, policy_by_name
 from cluster.upoptions import read_options
 from tiedreq import Backup, BadOption, Hedged, Plain, Tied
 from tiedreq.laws import Exponential
@@ -63,7 +63,6 @@ def test_every_option() -> None:
         ("--rate 0", "rate"),
         ("--rate 1 --duration 5", "no unit"),
         ("--rate 1 --duration 0", "duration"),
-        ("--rate 1 --policy auto", "policy: auto is not available in this version"),
         ("--rate 1 --policy best", "policy: 'best' is unknown"),
         ("--rate 1 --app app:service", "demo"),
         ("--service exp(5)", "no unit"),
@@ -114,7 +113,5 @@ def test_policies() -> None:
     assert policy_by_name("plain") == Plain()
     assert policy_by_name("hedged", backup_after=0.02) == Hedged(Backup(after=0.02, since="send"))
     assert policy_by_name("tied", backup_after=0.02) == Tied(backup=Backup(after=0.02, since="start"))
-    assert policy_by_name("tied-classic") == Tied(yield_=False)
-    for name in set(POLICIES) - set(POLICIES_READY):
-        with pytest.raises(BadOption, match="not available in this version"):
-            policy_by_name(name)
+    assert policy_by_name("tied-classic") == Tied(backup=None, yield_=False)
+    assert len({policy_by_name(name) for name in POLICIES}) == len(POLICIES)

@@ -17,14 +17,14 @@ RETRYABLE = Fault("busy", "", b"", True)
 @pytest.mark.parametrize("timeout", [0.0, -1.0])
 def test_expired_on_entry_sends_nothing(timeout: float) -> None:
     t = Triangle()
-    call = t.call(Tied(stagger=0.0), timeout=timeout)
+    call = t.call(Tied(backup=None, stagger=0.0), timeout=timeout)
     assert t.ended(call) == OutcomeKind.DEADLINE
     assert not t.flights
 
 
 def test_time_left_travels_and_shrinks() -> None:
     t = Triangle()
-    t.call(Tied(stagger=0.25), timeout=1.0)
+    t.call(Tied(backup=None, stagger=0.25), timeout=1.0)
     t.advance(0.25)
     lefts = [f.message.remaining for f in t.flights if isinstance(f.message, Submit)]
     assert lefts == [1.0, 0.75]
@@ -32,7 +32,7 @@ def test_time_left_travels_and_shrinks() -> None:
 
 def test_the_deadline_ends_the_call_and_cancels_what_is_out() -> None:
     t = Triangle()
-    call = t.call(Tied(stagger=0.0), timeout=1.0)
+    call = t.call(Tied(backup=None, stagger=0.0), timeout=1.0)
     t.advance(1.0)
     assert t.ended(call) == OutcomeKind.DEADLINE
     assert [t.under_way(route) for route in ("u>a", "u>b")] == [["Submit", "Cancel"]] * 2
@@ -40,7 +40,7 @@ def test_the_deadline_ends_the_call_and_cancels_what_is_out() -> None:
 
 def test_no_copy_of_a_tie_is_sent_past_the_deadline() -> None:
     t = Triangle()
-    t.call(Tied(stagger=2.0), timeout=1.0)
+    t.call(Tied(backup=None, stagger=2.0), timeout=1.0)
     t.advance(5.0)
     assert t.under_way("u>b") == []
 
@@ -57,7 +57,7 @@ def test_a_refusal_after_the_deadline_sends_nothing() -> None:
     t = Triangle()
     t.drain("a")
     t.flights.clear()
-    call = t.call(Tied(stagger=0.5), timeout=1.0)
+    call = t.call(Tied(backup=None, stagger=0.5), timeout=1.0)
     t.deliver("u>a")
     t.lag(1.0)
     t.deliver("a>u", Ended)

@@ -16,8 +16,8 @@ from tiedreq.core.policy import Plain, Tied
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyKind, CopyState
 
 RETRYABLE = Fault("busy", "try another", b"", True)
-TIE = Tied(stagger=0.0)
-STAGGERED = Tied(stagger=0.1)
+TIE = Tied(backup=None, stagger=0.0)
+STAGGERED = Tied(backup=None, stagger=0.1)
 FULL = ReplicaLimits(queue_length_max=1)
 
 
@@ -43,7 +43,7 @@ def fill(t: Triangle, *names: str) -> None:
 
 def test_rule_1_the_copies_of_a_tie_are_at_different_replicas_and_name_each_other() -> None:
     t = Triangle("abc")
-    t.call(Tied(copies=3, stagger=0.0), at="bca")
+    t.call(Tied(backup=None, copies=3, stagger=0.0), at="bca")
     assert sent(t) == ["1/r0.0@b", "1/r0.1@c", "1/r0.2@a"]
     partners = tuple(t.nodes[name].identity for name in "bca")
     for name in "abc":
@@ -54,14 +54,14 @@ def test_rule_1_the_copies_of_a_tie_are_at_different_replicas_and_name_each_othe
 
 def test_b19_one_replica_makes_a_lone_copy_of_any_policy() -> None:
     t = Triangle("a")
-    t.call(Tied(copies=3))
+    t.call(Tied(backup=None, copies=3))
     (submit,) = submits(t, "a")
     assert (submit.copy.rank, submit.partners, submit.kind) == (UNTIED, (), CopyKind.FIRST)
 
 
 def test_a_tie_of_three_with_two_replicas_is_a_tie_of_two() -> None:
     t = Triangle("ab")
-    t.call(Tied(copies=3, stagger=0.0))
+    t.call(Tied(backup=None, copies=3, stagger=0.0))
     assert sent(t) == ["1/r0.0@a", "1/r0.1@b"]
 
 
@@ -85,7 +85,7 @@ def test_what_the_user_asked_for_travels_with_every_copy() -> None:
         "read",
         True,
         b"payload",
-        Tied(stagger=0.0, yield_=False, exclusive=True),
+        Tied(backup=None, stagger=0.0, yield_=False, exclusive=True),
         t.now + 1.0,
         key="key",
         layered=True,
@@ -123,7 +123,7 @@ def test_rule_2_once_copy_0_is_known_to_have_started_copy_1_is_not_sent() -> Non
 
 def test_rule_2_with_three_copies_a_start_known_from_dropped_keeps_the_third_back() -> None:
     t = Triangle("abc")
-    t.call(Tied(copies=3, stagger=0.1), at="abc")
+    t.call(Tied(backup=None, copies=3, stagger=0.1), at="abc")
     t.deliver("u>a")
     t.settle("a")
     t.hold("a>u")
@@ -184,7 +184,7 @@ def test_rule_2_copy_1_refused_with_copy_2_unsent_moves_that_up() -> None:
     t = Triangle("abc", limits=FULL)
     fill(t, "b")
     t.freeze("a")
-    call = t.call(Tied(copies=3, stagger=0.1), at="abc", timeout=100.0)
+    call = t.call(Tied(backup=None, copies=3, stagger=0.1), at="abc", timeout=100.0)
     t.advance(0.1)
     t.flush()
     assert sent(t)[-1] == f"{call}/r0.2@c"
@@ -277,6 +277,9 @@ def test_every_replica_refuses_overloaded_with_a_hint() -> None:
     t = Triangle("ab", limits=FULL, rounds_max=3)
     fill(t, "a", "b")
     call = t.call(Plain(), at="ab")
+    t.flush()
+    assert t.outcome(call) is None  # both are asked again after the time that they named
+    t.advance(0.01)
     t.flush()
     outcome = t.outcome(call)
     assert outcome is not None and (outcome.kind, outcome.cause) == (OutcomeKind.OVERLOADED, Cause.FULL)

@@ -16,7 +16,7 @@ from tiedreq.core.policy import Tied
 from tiedreq.core.types import CopyState
 
 A, B = IDENTITIES["a"], IDENTITIES["b"]
-EXCLUSIVE = Tied(stagger=0.0, exclusive=True)
+EXCLUSIVE = Tied(backup=None, stagger=0.0, exclusive=True)
 LIMITS = ReplicaLimits(parked_claims_max=2, parked_claim_age_max=0.25)
 
 

@@ -24,7 +24,7 @@ Break = Callable[[Triangle], object]
 def queued(*, exclusive: bool = False) -> Triangle:
     """A tie that waits at a and b."""
     t = Triangle("ab")
-    t.call(Tied(stagger=0.0, exclusive=exclusive))
+    t.call(Tied(backup=None, stagger=0.0, exclusive=exclusive))
     t.deliver("u>a")
     t.deliver("u>b")
     return t

@@ -10,7 +10,7 @@ import pytest
 from tiedreq.core.checks import check_count, check_flag, check_number
 from tiedreq.core.errors import BadOption, UsageError
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
-from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied, check_policy
+from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied, check_policy
 
 BACKUP = Backup(after=0.03)
 
@@ -28,7 +28,11 @@ def test_policies_are_values_that_print_themselves() -> None:
 
 def test_whole_numbers_of_seconds_become_floats() -> None:
     backup = Backup(after=1, min_after=0)
-    assert (type(backup.after), type(backup.min_after), type(Tied(stagger=1).stagger)) == (float, float, float)
+    assert (type(backup.after), type(backup.min_after), type(Tied(backup=None, stagger=1).stagger)) == (
+        float,
+        float,
+        float,
+    )
 
 
 def test_a_delay_is_at_least_its_minimum_and_the_ceiling_a_multiple_with_a_floor() -> None:
@@ -36,6 +40,8 @@ def test_a_delay_is_at_least_its_minimum_and_the_ceiling_a_multiple_with_a_floor
     assert Backup(after=0.0).ceiling == 0.25
     assert Backup(after=0.1).ceiling == 1.0
     assert Backup(after=0.01, min_after=0.2).delay == 0.2
+    assert (Backup().delay, Backup().ceiling) == (None, 0.25)
+    assert (Backup(after="p99.5").quantile, Backup().quantile) == (pytest.approx(0.995), None)
 
 
 # ---- refused --------------------------------------------------------------------------------------------------
@@ -48,7 +54,7 @@ def test_seconds_that_are_none(bad: object) -> None:
     with pytest.raises(BadOption, match=r"^min_after: "):
         Backup(after=1.0, min_after=bad)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match=r"^stagger: "):
-        Tied(stagger=bad)  # type: ignore[arg-type]
+        Tied(backup=None, stagger=bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", [0, 9, -1, 1.0, True, "2", None])
@@ -56,13 +62,13 @@ def test_counts_that_are_none(bad: object) -> None:
     with pytest.raises(BadOption, match=r"^max_per_call: "):
         Backup(after=1.0, max_per_call=bad)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match=r"^copies: "):
-        Tied(copies=bad)  # type: ignore[arg-type]
+        Tied(backup=None, copies=bad)  # type: ignore[arg-type]
 
 
 def test_counts_at_the_edge() -> None:
-    assert (Tied(copies=2).copies, Tied(copies=8).copies) == (2, 8)
+    assert (Tied(backup=None, copies=2).copies, Tied(backup=None, copies=8).copies) == (2, 8)
     with pytest.raises(BadOption, match="copies: 1 is not between 2 and 8"):
-        Tied(copies=1)
+        Tied(backup=None, copies=1)
     assert (Backup(after=1, max_per_call=1).max_per_call, Backup(after=1, max_per_call=8).max_per_call) == (1, 8)
 
 
@@ -76,19 +82,27 @@ def test_a_backup_that_is_none(bad: object) -> None:
 def test_other_fields_that_are_wrong() -> None:
     with pytest.raises(BadOption, match="since: 'sent' is not 'start' or 'send'"):
         Backup(after=1.0, since="sent")  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match="learned delay"):
-        Backup(after="auto")  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match=r"a hedged call needs a Backup\(after=SECONDS"):
+    for bad in ("soon", "p", "p0", "p100", "pnan", "95", "q95", ""):
+        with pytest.raises(BadOption, match=r"after: .*is not 'auto', a number of seconds, or a percentile"):
+            Backup(after=bad)
+    for budget in (-0.1, 1.1, math.nan, True, "5%"):
+        with pytest.raises(BadOption, match=r"^budget: "):
+            Backup(budget=budget)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="backup: Auto needs a Backup"):
+        Auto(None)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="observe_only: 1"):
+        Plain(observe_only=1)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match=r"a hedged call needs a Backup\(since='send'"):
         Hedged(None)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="yield_: 1"):
-        Tied(yield_=1)  # type: ignore[arg-type]
+        Tied(backup=None, yield_=1)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="exclusive: 'no'"):
-        Tied(exclusive="no")  # type: ignore[arg-type]
+        Tied(backup=None, exclusive="no")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="stagger: 'slow'"):
-        Tied(stagger="slow")  # type: ignore[arg-type]
+        Tied(backup=None, stagger="slow")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("policy", [Plain(), Hedged(BACKUP), Tied(), Tied(backup=BACKUP)])
+@pytest.mark.parametrize("policy", [Plain(), Hedged(BACKUP), Tied(backup=None), Tied(backup=BACKUP), Auto()])
 def test_check_policy_takes_every_policy(policy: Policy) -> None:
     assert check_policy(policy) is policy
 

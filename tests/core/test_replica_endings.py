@@ -307,7 +307,7 @@ def test_rule_10_what_is_known_comes_before_draining() -> None:
     assert solo.submit("1/r0.1", tie="ba") == ["SendCaller u Ended 1/r0.1 dropped (started)"]
 
 
-@pytest.mark.parametrize("policy", [Plain(), Tied(stagger=0.0)])
+@pytest.mark.parametrize("policy", [Plain(), Tied(backup=None, stagger=0.0)])
 def test_b43_drain_of_one_loses_no_call(policy: Plain | Tied) -> None:
     t = Triangle("abc")
     for name in "ab":
@@ -331,7 +331,7 @@ def test_b43_both_replicas_of_a_pair_drained_together() -> None:
     for name in "ab":
         t.call(at=name, timeout=100.0)
     t.flush()
-    call = t.call(Tied(stagger=0.0), at="ab", timeout=100.0)
+    call = t.call(Tied(backup=None, stagger=0.0), at="ab", timeout=100.0)
     t.flush()
     t.drain("a")
     t.drain("b")

@@ -187,7 +187,7 @@ def test_b02_a_hundred_thousand_early_notices_cost_their_limit() -> None:
 
 def test_b02_cancel_overtakes_submit() -> None:
     t = Triangle()
-    call = t.call(Tied(stagger=0.0))
+    call = t.call(Tied(backup=None, stagger=0.0))
     t.cancel(call)
     for kind in (Cancel, Submit):
         t.deliver("u>a", kind)

@@ -103,7 +103,7 @@ def test_rule_3_the_lower_rank_goes_on_and_says_so_again() -> None:
 
 def test_rule_3_the_answer_ends_a_double_start_whose_notice_was_lost() -> None:
     t = Triangle()
-    t.call(Tied(stagger=0.0))
+    t.call(Tied(backup=None, stagger=0.0))
     t.deliver("u>a")
     t.deliver("u>b")
     t.settle()
@@ -115,7 +115,7 @@ def test_rule_3_the_answer_ends_a_double_start_whose_notice_was_lost() -> None:
 def test_rule_3_both_can_not_stop_whatever_the_order_of_the_two_notices() -> None:
     for order in (("a>b", "b>a"), ("b>a", "a>b")):
         t = Triangle()
-        t.call(Tied(stagger=0.0))
+        t.call(Tied(backup=None, stagger=0.0))
         t.deliver("u>a")
         t.deliver("u>b")
         t.settle()
@@ -128,7 +128,7 @@ def test_rule_3_both_can_not_stop_whatever_the_order_of_the_two_notices() -> Non
 def test_rule_3_answering_does_not_go_on_for_ever() -> None:
     """Neither of two copies that never yield answers an answer."""
     t = Triangle()
-    t.call(Tied(stagger=0.0, yield_=False))
+    t.call(Tied(backup=None, stagger=0.0, yield_=False))
     t.flush()
     assert [len(t.running(name)) for name in "ab"] == [1, 1]
 
@@ -152,7 +152,7 @@ def test_rule_3_with_three_copies_each_yields_to_any_lower_rank() -> None:
 
 def test_rule_3_three_copies_started_at_once_leave_the_lowest() -> None:
     t = Triangle("abc")
-    t.call(Tied(copies=3, stagger=0.0))
+    t.call(Tied(backup=None, copies=3, stagger=0.0))
     for name in "abc":
         t.deliver(f"u>{name}")
     t.settle()
@@ -228,14 +228,14 @@ def test_rule_4_both_at_the_head_the_lower_rank_stays() -> None:
     for name in "ab":
         t.call(at=name, timeout=100.0)
     t.flush()
-    t.call(Tied(stagger=0.0), method="scan", at="ab")
+    t.call(Tied(backup=None, stagger=0.0), method="scan", at="ab")
     t.flush()
     assert (t.state("a", "3/r0.0"), t.state("b", "3/r0.1")) == (CopyState.QUEUED, CopyState.DROPPED)
 
 
 def test_rule_4_both_started_both_run_to_their_end() -> None:
     t = Triangle()
-    call = t.call(Tied(stagger=0.0), method="scan")
+    call = t.call(Tied(backup=None, stagger=0.0), method="scan")
     t.flush()
     assert [len(t.running(name)) for name in "ab"] == [1, 1]
     t.finish("b", "1/r0.1")

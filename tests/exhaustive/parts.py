@@ -186,7 +186,7 @@ _steps_of: dict[type, dict[type, str]] = {}
 def _state(core: Any) -> dict[str, Any]:
     """A core's attributes without its table of bound methods, whose names are noted."""
     state = dict(vars(core))
-    steps = state.pop("_steps")
+    steps = state.pop("_steps", {})
     if type(core) not in _steps_of:
         _steps_of[type(core)] = {event: method.__name__ for event, method in steps.items()}
     return state
@@ -194,7 +194,9 @@ def _state(core: Any) -> dict[str, Any]:
 
 def _revive(kind: type, state: dict[str, Any]) -> Any:
     core = kind.__new__(kind)
-    vars(core).update(state, _steps={event: getattr(core, name) for event, name in _steps_of[kind].items()})
+    vars(core).update(state)
+    if _steps_of[kind]:
+        vars(core)["_steps"] = {event: getattr(core, name) for event, name in _steps_of[kind].items()}
     return core
 
 

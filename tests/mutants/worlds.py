@@ -21,9 +21,11 @@ SEEDS = 6
 LONG = 3_600.0
 WORK = (HeldMethod(MethodInfo("work", True, True, LONG), None),)
 THREAD = (HeldMethod(MethodInfo("thread", True, False, LONG), None),)
-AT_ONCE = Tied(stagger=0.0)
+AT_ONCE = Tied(backup=None, stagger=0.0)
 BACKUP = Backup(after=0.02, min_after=1e-5)
-EXCLUSIVE: tuple[Policy, ...] = tuple(Tied(stagger=0.0, exclusive=True, copies=copies) for copies in (2, 3, 3))
+EXCLUSIVE: tuple[Policy, ...] = tuple(
+    Tied(backup=None, stagger=0.0, exclusive=True, copies=copies) for copies in (2, 3, 3)
+)
 QUICK = NetworkOptions(
     mesh=LatencySpec(LatencyLaw(0.003, 0.002)),
     client=LatencySpec(LatencyLaw(0.001, 0.001)),
@@ -110,7 +112,7 @@ WORLDS: dict[str, SimOptions] = {
         traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=BACKUP),)},
         faults={"freeze": 0.3, "crash": 0.3, "cut": 0.3},
     ),
-    "staggered": world(traffic={"policies": (Tied(stagger=0.004),), "rate": 40.0}),
+    "staggered": world(traffic={"policies": (Tied(backup=None, stagger=0.004),), "rate": 40.0}),
     "exclusive": world(replicas=3, network=OVERTAKING, traffic={"policies": EXCLUSIVE}),
     "exclusive, little memory": world(
         replicas=3,

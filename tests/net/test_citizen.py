@@ -16,8 +16,8 @@ from tiedreq.testing import LocalCluster
 
 POLICIES: dict[str, Policy] = {
     "plain": Plain(),
-    "tied": Tied(),
-    "tied at once": Tied(stagger=0.0),
+    "tied": Tied(backup=None),
+    "tied at once": Tied(backup=None, stagger=0.0),
     "tied with backup": Tied(backup=Backup(after=0.1)),
     "hedged": Hedged(Backup(after=0.1, since="send")),
 }
@@ -317,7 +317,7 @@ async def test_the_losing_copy_is_never_seen_by_its_caller(autojump_clock: MockC
     async with cluster as client:
         for _ in range(20):
             with trio.CancelScope() as scope:
-                await client.tied_call("work", {"r0": 0.2, "r1": 0.3}, policy=Tied(stagger=0.0))
+                await client.tied_call("work", {"r0": 0.2, "r1": 0.3}, policy=Tied(backup=None, stagger=0.0))
                 await trio.sleep(0.2)
             assert not scope.cancelled_caught
         await assert_idle(cluster, client)

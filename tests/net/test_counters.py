@@ -31,7 +31,7 @@ async def test_losing_is_no_error(autojump_clock: MockClock) -> None:
     journal = Journal()
     cluster = LocalCluster(bench_service(journal), replicas=4, mesh_latency=0.001)
     rng = random.Random(1)
-    policy = Hedged(Backup(after=0.01, since="send", max_per_call=1))
+    policy = Hedged(Backup(after=0.01, since="send", max_per_call=1, budget=None))
     async with cluster as client:
         for _ in range(300):
             slow = 0.05 if rng.random() < 0.5 else 0.001
@@ -84,9 +84,9 @@ async def test_the_sums_hold_at_all_times(autojump_clock: MockClock, seed: int) 
 
     policies: list[tiedreq.Policy] = [
         Plain(),
-        Tied(),
-        Tied(stagger=0.0),
-        Tied(exclusive=True, stagger=0.0),
+        Tied(backup=None),
+        Tied(backup=None, stagger=0.0),
+        Tied(backup=None, exclusive=True, stagger=0.0),
         Tied(stagger=0.0, backup=Backup(after=0.002)),
         Hedged(Backup(after=0.004, since="send")),
     ]
@@ -136,7 +136,7 @@ async def test_wasted_and_busy_seconds(autojump_clock: MockClock) -> None:
     cluster = LocalCluster(bench_service(journal), replicas=2, mesh_latency=0.01)
     async with cluster as client:
         for _ in range(10):
-            await client.tied_call("work", 0.1, policy=Tied(stagger=0.0))
+            await client.tied_call("work", 0.1, policy=Tied(backup=None, stagger=0.0))
         await client.call("work", 0.5)
         with trio.move_on_after(0.2):
             await client.call("work", 5)

@@ -18,7 +18,7 @@ from tiedreq.core.messages import Ended
 from tiedreq.core.types import CopyState
 from tiedreq.testing import LocalCluster
 
-AT_ONCE = Tied(stagger=0.0)
+AT_ONCE = Tied(backup=None, stagger=0.0)
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
@@ -36,7 +36,7 @@ async def test_the_wall_clock_is_nobodys_business(
             async def call(policy: Policy, seconds: float) -> None:
                 found.extend(await gather(partial(client.call, "work", seconds, policy=policy, timeout=2.0)))
 
-            for policy in (Plain(), Tied(), AT_ONCE):
+            for policy in (Plain(), Tied(backup=None), AT_ONCE):
                 nursery.start_soon(call, policy, 1.0)
                 nursery.start_soon(call, policy, 5.0)
             await trio.sleep(0.5)
@@ -45,7 +45,7 @@ async def test_the_wall_clock_is_nobodys_business(
         await assert_idle(cluster, client)
 
 
-@pytest.mark.parametrize("policy", [Plain(), AT_ONCE, Tied()], ids=repr)
+@pytest.mark.parametrize("policy", [Plain(), AT_ONCE, Tied(backup=None)], ids=repr)
 async def test_expired_work_does_not_run(autojump_clock: MockClock, policy: Policy) -> None:
     """B28: one slot, 100 ms of work, 200 calls with 500 ms each: what is answered is nearly all that could be."""
     journal = Journal()
@@ -123,7 +123,11 @@ async def test_the_budget_covers_all_attempts(autojump_clock: MockClock) -> None
 async def test_a_hedge_delay_beyond_the_deadline(autojump_clock: MockClock) -> None:
     cluster = LocalCluster(bench_service(), replicas=2)
     async with cluster as client:
-        for policy in (Hedged(Backup(after=5, since="send")), Tied(stagger=5.0), Tied(stagger=5.0, exclusive=True)):
+        for policy in (
+            Hedged(Backup(after=5, since="send")),
+            Tied(backup=None, stagger=5.0),
+            Tied(backup=None, stagger=5.0, exclusive=True),
+        ):
             before = trio.current_time()
             with pytest.raises(DeadlineExceeded):
                 await client.call("work", 60, policy=policy, timeout=1.0)
@@ -183,7 +187,7 @@ async def test_the_partner_of_an_expired_copy_knows_too(autojump_clock: MockCloc
 async def test_very_short_and_very_long_times(autojump_clock: MockClock) -> None:
     cluster = LocalCluster(bench_service(), replicas=2, client_latency=0.001)
     async with cluster as client:
-        for policy in (Plain(), Tied(), AT_ONCE, Hedged(Backup(after=0.001, since="send"))):
+        for policy in (Plain(), Tied(backup=None), AT_ONCE, Hedged(Backup(after=0.001, since="send"))):
             for timeout in (1e-9, 1e-6, 0.0005, 0.001, 0.002):
                 with pytest.raises(DeadlineExceeded):
                     await client.call("work", 1, policy=policy, timeout=timeout)

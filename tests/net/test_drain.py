@@ -18,13 +18,13 @@ from tiedreq.core.messages import Draining, Ended, Result
 from tiedreq.core.types import Cause
 from tiedreq.testing import LocalCluster
 
-AT_ONCE = Tied(stagger=0.0)
+AT_ONCE = Tied(backup=None, stagger=0.0)
 KINDS: dict[str, tuple[str, Policy]] = {
     "plain": ("work", Plain()),
     "may not run twice": ("once", Plain()),
-    "tied": ("work", Tied()),
+    "tied": ("work", Tied(backup=None)),
     "tied at once": ("work", AT_ONCE),
-    "exclusive": ("work", Tied(stagger=0.0, exclusive=True)),
+    "exclusive": ("work", Tied(backup=None, stagger=0.0, exclusive=True)),
     "hedged": ("work", Hedged(Backup(after=0.02, since="send"))),
     "tied with backup": ("work", Tied(backup=Backup(after=0.02))),
 }

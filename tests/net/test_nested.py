@@ -17,8 +17,8 @@ from tests.net.raw import raw_link, seat
 from tiedreq import Backup, DeadlineExceeded, Hedged, Plain, RemoteFailure, Tied
 from tiedreq.testing import LocalCluster
 
-AT_ONCE = Tied(stagger=0.0)
-ABOVE = {"plain": Plain(), "tied": Tied(), "hedged": Hedged(Backup(after=5, since="send"))}
+AT_ONCE = Tied(backup=None, stagger=0.0)
+ABOVE = {"plain": Plain(), "tied": Tied(backup=None), "hedged": Hedged(Backup(after=5, since="send"))}
 
 
 class Layers:
@@ -146,7 +146,7 @@ async def test_what_a_context_knows(autojump_clock: MockClock) -> None:
 
     cluster = LocalCluster(service, replicas=1)
     async with cluster as client:
-        reply = await client.request("look", key="k", metadata={"a": "b"}, timeout=3)
+        reply = await client.request("look", key="k", metadata={"a": "b"}, timeout=3, policy=tiedreq.Plain())
         assert seen == [
             {
                 "kind": "first",

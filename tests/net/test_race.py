@@ -59,7 +59,7 @@ async def test_without_stagger_both_start_and_one_yields(
     journal = Journal()
     cluster = LocalCluster(bench_service(journal), mesh_latency=mesh_latency, client_latency=client_latency)
     async with cluster as client:
-        replies = [await client.request("work", SERVICE, policy=Tied(stagger=0.0)) for _ in range(CALLS)]
+        replies = [await client.request("work", SERVICE, policy=Tied(backup=None, stagger=0.0)) for _ in range(CALLS)]
         assert journal.doubled > 0.95 * CALLS
         assert counted(cluster, "double_starts") == counted(cluster, "yielded") == journal.doubled
         assert counted(cluster, "done") == CALLS == client.stats()["answered"]
@@ -78,13 +78,13 @@ async def test_more_copies_than_two(autojump_clock: MockClock, copies: int) -> N
     cluster = LocalCluster(bench_service(journal), replicas=4, mesh_latency=0.005)
     async with cluster as client:
         for _ in range(50):
-            await client.tied_call("work", SERVICE, policy=Tied(copies=copies, stagger=0.0))
+            await client.tied_call("work", SERVICE, policy=Tied(backup=None, copies=copies, stagger=0.0))
         assert counted(cluster, "yielded") == 50 * (copies - 1)
         assert {run.rank for run in journal.runs if run.end == "returned"} == {0}
         await assert_idle(cluster, client)
         started = len(journal)
         for _ in range(50):
-            await client.tied_call("work", SERVICE, policy=Tied(copies=copies))
+            await client.tied_call("work", SERVICE, policy=Tied(backup=None, copies=copies))
         assert len(journal) == started + 50
         await assert_idle(cluster, client)
 
@@ -108,7 +108,7 @@ async def test_a_lost_mesh_costs_duplicates_and_no_call(autojump_clock: MockCloc
         cluster.network.partition(["r0"], ["r1"])
         await trio.sleep(2)
         for _ in range(20):
-            await client.tied_call("work", SERVICE, policy=Tied(stagger=0.0))
+            await client.tied_call("work", SERVICE, policy=Tied(backup=None, stagger=0.0))
         assert journal.doubled == 20
         cluster.network.heal()
         await trio.sleep(5)

@@ -23,7 +23,7 @@ from tiedreq.core.messages import Result
 from tiedreq.net.network import WebsocketNetwork
 from tiedreq.wire.limits import wire_limits
 
-AT_ONCE = Tied(stagger=0.0)
+AT_ONCE = Tied(backup=None, stagger=0.0)
 HEDGED = Hedged(Backup(after=0.02, since="send"))
 
 
@@ -99,7 +99,9 @@ async def idle(found: Replicas, *clients: tiedreq.Client) -> None:
     await until(lambda: not left())
 
 
-@pytest.mark.parametrize("policy", [Plain(), Tied(), AT_ONCE, HEDGED, Tied(exclusive=True)], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [Plain(), Tied(backup=None), AT_ONCE, HEDGED, Tied(backup=None, exclusive=True)], ids=repr
+)
 async def test_calls_at_once(policy: Policy) -> None:
     async with replicas() as found, tiedreq.connect(list(found.urls.values()), policy=policy) as client:
         answers = await gather(*[partial(client.call, "work", 0.001, timeout=20)] * 300)

@@ -21,9 +21,9 @@ HEDGED = Hedged(Backup(after=0.01, since="send"))
 POLICIES: tuple[Policy, ...] = (
     Plain(),
     HEDGED,
-    Tied(),
-    Tied(stagger=0.0),
-    Tied(exclusive=True),
+    Tied(backup=None),
+    Tied(backup=None, stagger=0.0),
+    Tied(backup=None, exclusive=True),
     Tied(copies=3, stagger=0.0, backup=Backup(after=0.01)),
 )
 
@@ -73,7 +73,7 @@ async def test_cancels_in_the_very_pass_of_the_start(autojump_clock: MockClock) 
     """B03 without a clock: the cancel comes so many scheduling passes after the call."""
     cluster = LocalCluster(bench_service(), replicas=2, slots=1)
     async with stormy(cluster) as client:
-        for policy in (Plain(), Tied(), Tied(stagger=0.0)):
+        for policy in (Plain(), Tied(backup=None), Tied(backup=None, stagger=0.0)):
             for passes in range(40):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(partial(client.call, "work", 1, policy=policy))
@@ -154,7 +154,7 @@ async def test_the_notice_overtakes_the_copy(autojump_clock: MockClock) -> None:
             cluster.network.hold("client", slow)
             async with trio.open_nursery() as nursery:
                 for _ in range(50):
-                    nursery.start_soon(lambda: client.tied_call("work", 0.3, policy=Tied(stagger=0.0)))
+                    nursery.start_soon(lambda: client.tied_call("work", 0.3, policy=Tied(backup=None, stagger=0.0)))
                 await trio.sleep(0.1)
                 assert cluster.handles[slow].sizes()["markers"] > 0
                 cluster.network.release("client", slow)
@@ -218,8 +218,8 @@ async def test_a_large_message_given_up_half_way_tears_nothing(autojump_clock: M
     [
         (HEDGED, 524_288),
         (HEDGED, 10_000_000),
-        (Tied(stagger=0.0), 524_288),
-        (Tied(stagger=0.0, yield_=False), 10_000_000),
+        (Tied(backup=None, stagger=0.0), 524_288),
+        (Tied(backup=None, stagger=0.0, yield_=False), 10_000_000),
         (Tied(backup=Backup(after=0.01)), 524_288),
     ],
 )
@@ -295,7 +295,7 @@ async def test_cancelled_while_queued_the_gauges_equal_the_queue(autojump_clock:
 
         async def call(scope: trio.CancelScope) -> None:
             with scope:
-                await client.call("work", 60, policy=Tied(stagger=0.0), timeout=60)
+                await client.call("work", 60, policy=Tied(backup=None, stagger=0.0), timeout=60)
 
         for scope in scopes:
             nursery.start_soon(call, scope)

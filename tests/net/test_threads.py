@@ -199,7 +199,7 @@ async def test_next_notices_drop_copies_that_wait_behind_deaf_threads() -> None:
             for _ in range(2):
                 nursery.start_soon(client.call, "deaf")
             await until(lambda: total(cluster, "running") == 2)
-            nursery.start_soon(lambda: client.tied_call("deaf", policy=Tied(stagger=0.0)))
+            nursery.start_soon(lambda: client.tied_call("deaf", policy=Tied(backup=None, stagger=0.0)))
             await until(lambda: total(cluster, "dropped_by_peer") == 1)
             assert total(cluster, "queue") == 1 and total(cluster, "started") == 2
             threads.open.set()
@@ -211,7 +211,7 @@ async def test_two_deaf_threads_of_a_tie_run_to_their_end_and_one_answer_counts(
     threads = Threads()
     async with serving(threads, replicas=2, slots=1, mesh_latency=0.02) as (client, cluster):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: client.tied_call("deaf", policy=Tied(stagger=0.0)))
+            nursery.start_soon(lambda: client.tied_call("deaf", policy=Tied(backup=None, stagger=0.0)))
             await until(lambda: total(cluster, "double_starts") == 1)
             assert total(cluster, "running") == 2
             threads.open.set()
@@ -237,7 +237,7 @@ async def test_a_thread_that_says_late_how_it_stops_still_yields() -> None:
     cluster = LocalCluster(service, replicas=2, mesh_latency=0.02)
     async with cluster as client:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: client.tied_call("slow_to_say", policy=Tied(stagger=0.0)))
+            nursery.start_soon(lambda: client.tied_call("slow_to_say", policy=Tied(backup=None, stagger=0.0)))
             await until(lambda: total(cluster, "double_starts") == 1)
             may_register.set()
             await until(lambda: total(cluster, "yielded") == 1)
@@ -308,7 +308,7 @@ async def test_threads_of_many_calls_at_once() -> None:
     async with cluster as client:
 
         async def call(number: int) -> int:
-            policy = Tied() if number % 2 else Plain()
+            policy = Tied(backup=None) if number % 2 else Plain()
             return int(await client.call("quick", number, policy=policy))
 
         found = await gather(*[lambda number=number: call(number) for number in range(200)])

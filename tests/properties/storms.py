@@ -20,15 +20,15 @@ MARKER_AGE = 0.5
 RETRYABLE = Fault("busy", "", b"", True)
 FINAL = Fault("bad argument", "", b"", False)
 POLICIES: tuple[tuple[Policy, str], ...] = (
-    (Tied(stagger=0.0), "read"),
-    (Tied(stagger=0.01), "read"),
+    (Tied(backup=None, stagger=0.0), "read"),
+    (Tied(backup=None, stagger=0.01), "read"),
     (Tied(stagger=0.01, backup=Backup(after=0.02)), "read"),
     (Tied(stagger=0.0, backup=Backup(after=0.02, max_per_call=1)), "lane"),
-    (Tied(stagger=0.0), "scan"),
-    (Tied(copies=3, stagger=0.0), "read"),
+    (Tied(backup=None, stagger=0.0), "scan"),
+    (Tied(backup=None, copies=3, stagger=0.0), "read"),
     (Tied(copies=3, stagger=0.01, backup=Backup(after=0.02)), "scan"),
-    (Tied(stagger="auto", yield_=False), "read"),
-    (Tied(stagger=0.0, exclusive=True), "read"),
+    (Tied(backup=None, stagger="auto", yield_=False), "read"),
+    (Tied(backup=None, stagger=0.0, exclusive=True), "read"),
     (Tied(copies=3, stagger=0.01, exclusive=True, backup=Backup(after=0.02)), "lane"),
     (Hedged(Backup(after=0.02, since="send")), "read"),
     (Plain(), "read"),

@@ -50,14 +50,14 @@ AGAIN = Fault("busy", "", b"", True)
 FINAL = Fault("bad argument", "", b"", False)
 BACKUP = Backup(after=0.02)
 POLICIES: tuple[Policy, ...] = (
-    Tied(stagger=0.0),
-    Tied(stagger=0.01),
+    Tied(backup=None, stagger=0.0),
+    Tied(backup=None, stagger=0.01),
     Tied(stagger=0.0, backup=BACKUP),
     Tied(stagger=0.01, backup=BACKUP, copies=3),
-    Tied(stagger=0.0, exclusive=True),
-    Tied(stagger=0.0, exclusive=True, copies=3),
-    Tied(stagger=0.0, yield_=False),
-    Tied(),
+    Tied(backup=None, stagger=0.0, exclusive=True),
+    Tied(backup=None, stagger=0.0, exclusive=True, copies=3),
+    Tied(backup=None, stagger=0.0, yield_=False),
+    Tied(backup=None),
     Hedged(Backup(after=0.02, since="send")),
     Plain(),
 )

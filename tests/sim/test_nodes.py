@@ -121,7 +121,7 @@ def test_after_a_stall_input_is_handled_before_slots_are_filled() -> None:
     small = Small()
     for name in small.world.replicas:
         small.world.freeze(name, 0.010)
-    call = small.call(Tied(stagger=0.0))
+    call = small.call(Tied(backup=None, stagger=0.0))
     second = small.holder(call, 1)
     small.world.freeze(second.name, 0.500)
     small.run(0.2)
@@ -163,7 +163,7 @@ def test_a_thread_runs_to_its_end_unless_it_has_said_how_it_can_be_stopped() -> 
 def test_a_thread_does_not_yield_to_a_partner_that_is_lost() -> None:
     """Both copies run in threads. The lower one dies; then the higher one says how it can be stopped, and runs on."""
     small = Small()
-    call = small.call(Tied(stagger=0.0), "thread")
+    call = small.call(Tied(backup=None, stagger=0.0), "thread")
     small.run(0.01)
     first, second = small.holder(call, 0), small.holder(call, 1)
     assert small.running() == ["r0", "r1"]
@@ -215,7 +215,7 @@ def test_a_drained_replica_leaves_when_its_handler_is_done() -> None:
 
 def test_a_crashed_caller_leaves_nothing_behind() -> None:
     small = Small()
-    calls = [small.call(Tied(stagger=0.0)) for _ in range(3)]
+    calls = [small.call(Tied(backup=None, stagger=0.0)) for _ in range(3)]
     small.run(0.05)
     assert small.world.crash_caller("c0") == calls
     small.run(1.0)
@@ -260,7 +260,11 @@ def test_memory_does_not_grow_with_the_number_of_calls() -> None:
     world = World(WorldOptions(replicas=2), load, seed=1)
     world.start()
     loop = OpenLoop(
-        world, lambda c: load.make(c, Tied(stagger=0.0), timeout=600.0), world.random("a"), rate=500.0, calls=20_000
+        world,
+        lambda c: load.make(c, Tied(backup=None, stagger=0.0), timeout=600.0),
+        world.random("a"),
+        rate=500.0,
+        calls=20_000,
     )
     loop.start()
     most = 0

@@ -28,7 +28,12 @@ CASES = {
         seconds=1.0,
         world=WorldOptions(replicas=2, slots=1, methods=THREAD, network=NETWORK),
         traffic=TrafficOptions(
-            calls=50, rate=20.0, law=Constant(0.02), policies=(Tied(stagger=0.0),), timeouts=(1.0,), stop_enabled=1.0
+            calls=50,
+            rate=20.0,
+            law=Constant(0.02),
+            policies=(Tied(backup=None, stagger=0.0),),
+            timeouts=(1.0,),
+            stop_enabled=1.0,
         ),
         faults=FaultOptions(),
     ),
@@ -44,7 +49,7 @@ CASES = {
             replica_limits=ReplicaLimits(tombstones_max=1, marker_age_max=0.05),
         ),
         traffic=TrafficOptions(
-            calls=100, rate=100.0, law=Constant(0.01), policies=(Tied(stagger=0.0),), timeouts=(0.011,)
+            calls=100, rate=100.0, law=Constant(0.01), policies=(Tied(backup=None, stagger=0.0),), timeouts=(0.011,)
         ),
         faults=FaultOptions(),
     ),
@@ -62,7 +67,7 @@ CASES = {
             calls=200,
             rate=200.0,
             law=Constant(0.01),
-            policies=(Tied(stagger=0.0, exclusive=True), Tied(stagger=0.0)),
+            policies=(Tied(backup=None, stagger=0.0, exclusive=True), Tied(backup=None, stagger=0.0)),
             timeouts=(1.0,),
         ),
         faults=FaultOptions(),

@@ -15,7 +15,7 @@ from tiedreq.sim.world import World, WorldOptions
 from tiedreq.units import parse_latency
 
 MEAN = 1.0
-AT_ONCE = Tied(stagger=0.0)
+AT_ONCE = Tied(backup=None, stagger=0.0)
 
 
 class Measured:
@@ -85,7 +85,9 @@ def test_no_duplicate_without_latency(load: float, law: ServiceLaw) -> None:
 
 def test_double_starts_come_with_latency_and_go_with_the_stagger() -> None:
     at_once = Measured(AT_ONCE, Exponential(MEAN), replicas=4, load=0.3, calls=3_000, latency="10ms")
-    held_back = Measured(Tied(stagger=0.011), Exponential(MEAN), replicas=4, load=0.3, calls=3_000, latency="10ms")
+    held_back = Measured(
+        Tied(backup=None, stagger=0.011), Exponential(MEAN), replicas=4, load=0.3, calls=3_000, latency="10ms"
+    )
     # At once both start wherever both are idle; 0.5 to 1.5 % remain where a slot falls free meanwhile.
     assert at_once.workload.counts.duplicates > 0.25 * 3_000
     assert 0 < held_back.workload.counts.duplicates < 0.02 * 3_000

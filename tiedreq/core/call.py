@@ -13,12 +13,12 @@ Not for: queues and executions (``core.replica``), or the choice among replicas 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from tiedreq.core.call_copies import NEVER, CallCopies, CallRequest
 from tiedreq.core.call_stats import CallStats
 from tiedreq.core.call_table import CALL_TABLE, CallState, CallTrigger
-from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, OutcomeKind, SendCopy
+from tiedreq.core.commands import CallCommand, Outcome, OutcomeKind
 from tiedreq.core.events import (
     CallerCancelled,
     CallEvent,
@@ -32,121 +32,46 @@ from tiedreq.core.events import (
     ResultReceived,
     TimePassed,
 )
-from tiedreq.core.messages import Submit
-from tiedreq.core.picker import ReplicaTable, ReplicaView
-from tiedreq.core.policy import Backup, Hedged, Policy, Tied
+from tiedreq.core.lessons import CallAccount
+from tiedreq.core.picker import ReplicaView
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.stagger import stagger_times
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity
+from tiedreq.core.types import UNTIED, Cause, CopyKind, CopyState
 
 __all__ = ["CallCore", "CallRequest", "CallStats", "SentCopy"]
 
-NEVER = float("inf")
-RETARGET_MIN = 0.001
-"""Seconds after which a backup that found no replica looks again, at least."""
 
-_ENDING = {
-    OutcomeKind.ANSWERED: CallTrigger.ANSWERED,
-    OutcomeKind.DEADLINE: CallTrigger.DEADLINE_PASSED,
-    OutcomeKind.CANCELLED: CallTrigger.CANCELLED,
-    OutcomeKind.FAILED: CallTrigger.FAILED,
-    OutcomeKind.REJECTED: CallTrigger.FAILED,
-    OutcomeKind.UNKNOWN: CallTrigger.FAILED,
-    OutcomeKind.OVERLOADED: CallTrigger.ROUNDS_SPENT,
-    OutcomeKind.UNAVAILABLE: CallTrigger.ROUNDS_SPENT,
-}
+class CallCore(CallCopies):
+    """The decisions of one call. ``step`` takes an event and returns what the driver has to do.
 
+    ``learning`` is what the client knows of its methods, and the brake; without it there is neither.
+    """
 
-@dataclass(frozen=True, slots=True)
-class CallRequest:
-    """What the user asked for. ``payload`` is encoded once; ``deadline`` is on the core's clock."""
+    _steps: ClassVar[dict[type, Callable[[Any, Any, float], None]]]
 
-    id: CallId
-    method: str
-    idempotent: bool
-    payload: bytes
-    policy: Policy
-    deadline: float
-    key: str | None = None
-    layered: bool = False
-    metadata: tuple[tuple[str, str], ...] = ()
-
-
-class CallCore:
-    """The decisions of one call. ``step`` takes an event and returns what the driver has to do."""
-
-    def __init__(self, request: CallRequest, replicas: ReplicaTable, stats: CallStats, *, rounds_max: int) -> None:
-        self.request = request
-        self.state = CallState.NEW
-        self.copies: dict[CopyId, SentCopy] = {}
-        self._replicas = replicas
-        self._stats = stats
-        self._rounds_max = rounds_max
-        self._rounds = 0
-        self._untied = 0
-        self._partners: tuple[Identity, ...] = ()
-        self._unsent: list[tuple[float, int, ReplicaView]] = []
-        self._backup_at = NEVER
-        self._ceiling_at = NEVER
-        self._backups = 0
-        self._untargeted = 0
-        self._failure: FailureReceived | None = None
-        self._retry_after = 0.0
-        self._out: list[CallCommand] = []
-        policy = request.policy
-        self._tie = policy if isinstance(policy, Tied) and request.idempotent else None
-        backup = policy.backup if isinstance(policy, Hedged | Tied) else None
-        self._backup: Backup | None = backup if request.idempotent else None
-        self._steps: dict[type, Callable[[Any, float], None]] = {
-            CallRequested: self._call_requested,
-            CopyStarted: self._copy_started,
-            ResultReceived: self._result_received,
-            FailureReceived: self._failure_received,
-            CopyEnded: self._copy_ended,
-            CopyUnsent: self._copy_unsent,
-            LinkLost: self._link_lost,
-            ReplicaAvailable: self._replica_available,
-            CallerCancelled: self._caller_cancelled,
-            TimePassed: self._time_passed,
-        }
+    def __init_subclass__(cls) -> None:
+        cls._steps = _steps_of(cls)
 
     def step(self, event: CallEvent, now: float) -> list[CallCommand]:
         """Decide. After the call has ended every event changes nothing."""
         if self.state == CallState.DONE:
             return []
-        self._steps[type(event)](event, now)
+        self._steps[type(event)](self, event, now)
         out, self._out = self._out, []
         return out
-
-    @property
-    def wake_at(self) -> float:
-        """When the core wants ``TimePassed`` next, on its clock; infinity once the call has ended."""
-        if self.state == CallState.DONE:
-            return NEVER
-        unsent = self._unsent[0][0] if self._unsent else NEVER
-        return min(self.request.deadline, self._backup_at, self._ceiling_at, unsent)
-
-    def snapshot(self) -> tuple[object, ...]:
-        """Everything that the future depends on, as hashable plain values (times are absolute)."""
-        return (
-            self.request.id,
-            self.state,
-            tuple(copy.snapshot() for copy in self.copies.values()),
-            self._rounds,
-            self._untied,
-            self._partners,
-            tuple((at, rank, view.link) for at, rank, view in self._unsent),
-            self._backup_at,
-            self._ceiling_at,
-            self._backups,
-            self._untargeted,
-            self._failure,
-        )
 
     # ---- rounds -----------------------------------------------------------------------------------------------
 
     def _call_requested(self, event: CallRequested, now: float) -> None:
         self._stats.calls += 1
+        request = self.request
+        self._account = CallAccount(self._learning, request.method, self._backup, now, request.stoppable)
+        if self._tie is not None and not self._account.ties_allowed(now):
+            self._tie = None
+            self._stats.ties_withheld += 1
+        if self._tie is not None and self._observing:
+            self._tie = None
+            self._stats.ties_observed += 1
         self._new_round(now)
 
     def _new_round(self, now: float) -> None:
@@ -154,7 +79,7 @@ class CallCore:
             self._complete(Outcome(OutcomeKind.DEADLINE), now)
             return
         chosen = self._choose_round(now)
-        self._backup_at = self._ceiling_at = NEVER
+        self._backup_at = self._ceiling_at = self._round_at = NEVER
         if not chosen:
             self.state = CALL_TABLE.next(self.state, CallTrigger.NONE_REACHABLE)
             return
@@ -197,6 +122,8 @@ class CallCore:
             self._fill(chosen, width, self._replicas.candidates(method, now, excluded), now)
         if not chosen:
             self._fill(chosen, width, self._replicas.candidates(method, now), now)
+        if len(chosen) > 1:
+            self._replicas.try_out(chosen, method, now)
         return chosen
 
     def _fill(self, chosen: list[ReplicaView], width: int, pool: list[ReplicaView], now: float) -> None:
@@ -209,48 +136,7 @@ class CallCore:
             chosen.append(view)
             pool.remove(view)
 
-    def _untied_id(self) -> CopyId:
-        copy = CopyId(self.request.id.client, self.request.id.number, self._untied, UNTIED)
-        self._untied += 1
-        return copy
-
-    def _send_due(self, now: float) -> None:
-        """Send the copies of the tie whose time has come."""
-        while self._unsent and self._unsent[0][0] <= now:
-            self._send_next_of_tie(now)
-
-    def _send_next_of_tie(self, now: float) -> None:
-        _, rank, view = self._unsent.pop(0)
-        identity = self.request.id
-        kind = CopyKind.FAILOVER if self._rounds > 1 else CopyKind.TIE if rank else CopyKind.FIRST
-        self._send(CopyId(identity.client, identity.number, self._rounds - 1, rank), kind, view, now)
-
-    def _send(self, copy: CopyId, kind: CopyKind, view: ReplicaView, now: float) -> None:
-        request = self.request
-        self.copies[copy] = SentCopy(copy, kind, view, self._rounds, now)
-        self._stats.copies_sent += 1
-        view.sent += 1
-        submit = Submit(
-            copy=copy,
-            kind=kind,
-            method=request.method,
-            payload=request.payload,
-            remaining=request.deadline - now,
-            partners=self._partners if copy.rank != UNTIED else (),
-            yield_=self._tie is not None and self._tie.yield_,
-            exclusive=copy.rank != UNTIED and self._tie is not None and self._tie.exclusive,
-            layered=request.layered,
-            key=request.key,
-            metadata=request.metadata,
-        )
-        self._out.append(SendCopy(view.link, submit))
-
     # ---- what replicas say ------------------------------------------------------------------------------------
-
-    def _find(self, link: int, copy: CopyId) -> SentCopy | None:
-        """The copy that an event speaks of, if it is still out on that very link."""
-        sent = self.copies.get(copy)
-        return sent if sent is not None and sent.link == link and sent.alive else None
 
     def _copy_started(self, event: CopyStarted, now: float) -> None:
         sent = self._find(event.link, event.copy)
@@ -265,14 +151,17 @@ class CallCore:
         backup = self._backup
         if backup is not None and backup.since == "start" and self._backups < backup.max_per_call:
             self._ceiling_at = NEVER
-            self._arm(now + backup.delay)
+            delay = self._account.delay(backup, now)
+            if delay is not None:
+                self._arm(now + delay)
 
     def _result_received(self, event: ResultReceived, now: float) -> None:
         sent = self._find(event.link, event.copy)
         if sent is None:
             return
-        self._mark(sent, CopyState.DONE, Cause.NONE, now)
-        if event.acceptable:
+        used = event.acceptable
+        self._mark(sent, CopyState.DONE, Cause.NONE, now, event.service_time, wait=event.queue_wait, used=used)
+        if used:
             if sent.kind == CopyKind.BACKUP:
                 self._stats.backups_won += 1
             self._complete(Outcome(OutcomeKind.ANSWERED, sent.id), now)
@@ -287,7 +176,7 @@ class CallCore:
         sent = self._find(event.link, event.copy)
         if sent is None:
             return
-        self._mark(sent, CopyState.FAILED, Cause.NONE, now)
+        self._mark(sent, CopyState.FAILED, Cause.NONE, now, event.service_time, final=not event.retryable)
         if not event.retryable:
             self._complete(_failed(event), now)
             return
@@ -299,7 +188,7 @@ class CallCore:
         sent = self._find(event.link, event.copy)
         if sent is None:
             return
-        self._mark(sent, event.state, event.cause, now)
+        self._mark(sent, event.state, event.cause, now, event.service_time)
         if event.state == CopyState.REFUSED:
             if not event.cause.retryable:
                 self._complete(Outcome(OutcomeKind.REJECTED, sent.id, event.cause), now)
@@ -347,11 +236,6 @@ class CallCore:
         if lost:
             self._check_round(now)
 
-    def _mark(self, sent: SentCopy, state: CopyState | None, cause: Cause, now: float) -> None:
-        sent.state = state
-        sent.cause = cause
-        sent.ended_at = now
-
     # ---- failover ---------------------------------------------------------------------------------------------
 
     def _check_round(self, now: float) -> None:
@@ -375,11 +259,31 @@ class CallCore:
             if not backup_alive:
                 self._give_up(now)
             return
-        self._new_round(now)
+        self._fail_over(round_copies, backup_alive, now)
+
+    def _fail_over(self, gone: list[SentCopy], backup_alive: bool, now: float) -> None:
+        """Another round, if the brake allows it; after a refusal by all, not before the time that they named."""
+        if not self._account.try_failover(gone, now):
+            self._stats.failovers_denied += 1
+            if not backup_alive:
+                self._give_up(now)
+            return
+        if self._retry_after <= 0 or any(sent.cause != Cause.FULL for sent in gone):
+            self._new_round(now)
+            return
+        tried = {sent.replica for sent in self.copies.values()}
+        if any(view.name not in tried for view in self._replicas.candidates(self.request.method, now)):
+            self._new_round(now)
+        elif now + self._retry_after < self.request.deadline:
+            self.state = CALL_TABLE.next(self.state, CallTrigger.NONE_REACHABLE)
+            self._round_at = now + self._retry_after
+        elif not backup_alive:
+            self._give_up(now)
 
     def _check_waiting(self, now: float) -> None:
         """No replica was reachable; a backup that was the last hope may have ended. Go on waiting for a replica."""
-        if self.state == CallState.WAITING and not any(sent.alive for sent in self.copies.values()):
+        hinted = self._round_at < NEVER
+        if self.state == CallState.WAITING and not hinted and not any(sent.alive for sent in self.copies.values()):
             self._new_round(now)
 
     def _may_run_again(self, round_copies: list[SentCopy], now: float) -> bool:
@@ -404,7 +308,7 @@ class CallCore:
         ended = [sent for sent in self.copies.values() if not sent.alive]
         for state, kind in ((CopyState.REFUSED, OutcomeKind.OVERLOADED), (CopyState.EXPIRED, OutcomeKind.DEADLINE)):
             decisive = [sent for sent in ended if sent.state == state]
-            if decisive:
+            if decisive and decisive[-1].cause != Cause.ARBITER_LOST:
                 hint = self._retry_after if kind == OutcomeKind.OVERLOADED else 0.0
                 self._complete(Outcome(kind, decisive[-1].id, decisive[-1].cause, retry_after=hint), now)
                 return
@@ -414,53 +318,6 @@ class CallCore:
         if self.state == CallState.WAITING:
             self._new_round(now)
 
-    # ---- backups ----------------------------------------------------------------------------------------------
-
-    def _arm(self, at: float) -> None:
-        if at < self.request.deadline:
-            self._backup_at = min(self._backup_at, at)
-
-    def _arm_from_send(self, now: float) -> None:
-        """Set the clock that counts from the sending: the delay itself, or the ceiling over a frozen queue."""
-        backup = self._backup
-        if backup is None or self._backups >= backup.max_per_call:
-            return
-        if backup.since == "send":
-            self._arm(now + backup.delay)
-        elif now + backup.ceiling < self.request.deadline:
-            self._ceiling_at = now + backup.ceiling
-
-    def _send_backup(self, now: float) -> None:
-        """Send a backup; with no replica for it, look again after twice the time as before."""
-        backup = self._backup
-        self._backup_at = self._ceiling_at = NEVER
-        if backup is None or self._backups >= backup.max_per_call:
-            return
-        view = self._choose_backup(now)
-        if view is None:
-            if not self._untargeted:
-                self._stats.backups_without_target += 1
-            self._arm(now + max(backup.delay, RETARGET_MIN) * 2**self._untargeted)
-            self._untargeted += 1
-            return
-        self._untargeted = 0
-        self._backups += 1
-        self._stats.backups_sent += 1
-        self._send(self._untied_id(), CopyKind.BACKUP, view, now)
-        self._arm_from_send(now)
-
-    def _choose_backup(self, now: float) -> ReplicaView | None:
-        """A replica without a living copy of this call and without push-back: one never tried, if there is one."""
-        method = self.request.method
-        held = {sent.replica for sent in self.copies.values() if sent.alive}
-        held.update(view.name for _, _, view in self._unsent)
-        tried = {sent.replica for sent in self.copies.values()} | held
-        for excluded in (tried, held):
-            pool = [v for v in self._replicas.candidates(method, now, excluded) if v.pushback_until <= now]
-            if pool:
-                return self._replicas.choose(pool, now)
-        return None
-
     # ---- time and endings -------------------------------------------------------------------------------------
 
     def _time_passed(self, event: TimePassed, now: float) -> None:
@@ -468,26 +325,36 @@ class CallCore:
             self._complete(Outcome(OutcomeKind.DEADLINE), now)
             return
         self._send_due(now)
+        if now >= self._round_at and self.state == CallState.WAITING:
+            self._new_round(now)
         if now >= min(self._backup_at, self._ceiling_at):
             self._send_backup(now)
 
     def _caller_cancelled(self, event: CallerCancelled, now: float) -> None:
         self._complete(Outcome(OutcomeKind.CANCELLED), now)
 
-    def _complete(self, outcome: Outcome, now: float) -> None:
-        self.state = CALL_TABLE.next(self.state, _ENDING[outcome.kind])
-        self._unsent.clear()
-        for sent in self.copies.values():
-            if sent.alive:
-                self._out.append(CancelCopy(sent.link, sent.id))
-        if outcome.kind == OutcomeKind.ANSWERED:
-            self._stats.answered += 1
-        elif outcome.kind == OutcomeKind.CANCELLED:
-            self._stats.cancelled += 1
-        else:
-            self._stats.failed += 1
-        self._out.append(CompleteCall(outcome))
-
 
 def _failed(event: FailureReceived) -> Outcome:
     return Outcome(OutcomeKind.FAILED, event.copy, code=event.code, message=event.message, details=event.details)
+
+
+_STEP_NAMES = {
+    CallRequested: "_call_requested",
+    CopyStarted: "_copy_started",
+    ResultReceived: "_result_received",
+    FailureReceived: "_failure_received",
+    CopyEnded: "_copy_ended",
+    CopyUnsent: "_copy_unsent",
+    LinkLost: "_link_lost",
+    ReplicaAvailable: "_replica_available",
+    CallerCancelled: "_caller_cancelled",
+    TimePassed: "_time_passed",
+}
+
+
+def _steps_of(cls: type[CallCore]) -> dict[type, Callable[[Any, Any, float], None]]:
+    """Which method takes which event. One table per class: a call makes none of its own."""
+    return {event: getattr(cls, name) for event, name in _STEP_NAMES.items()}
+
+
+CallCore._steps = _steps_of(CallCore)

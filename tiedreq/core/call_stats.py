@@ -15,6 +15,14 @@ class CallStats:
     backups_sent: int = 0
     backups_won: int = 0
     backups_without_target: int = 0
+    backups_denied: int = 0
+    """Backups that a call wanted and that the brake or the governor denied, once per wish."""
+    backups_observed: int = 0
+    """Backups that ``observe_only`` kept from being sent."""
+    ties_observed: int = 0
+    ties_withheld: int = 0
+    """Calls that went untied because double starts had emptied the budget."""
+    failovers_denied: int = 0
     failovers: int = 0
     answered: int = 0
     failed: int = 0

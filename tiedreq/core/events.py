@@ -157,11 +157,13 @@ class CopyStarted(NamedTuple):
 
 
 class ResultReceived(NamedTuple):
-    """A replica answered. ``acceptable`` is the verdict of the caller's ``accept``."""
+    """A replica answered. ``acceptable`` is the verdict of the caller's ``accept``; the rest as it measured it."""
 
     link: int
     copy: CopyId
     acceptable: bool
+    service_time: float = 0.0
+    queue_wait: float = 0.0
 
 
 class FailureReceived(NamedTuple):
@@ -173,16 +175,18 @@ class FailureReceived(NamedTuple):
     message: str
     details: bytes
     retryable: bool
+    service_time: float = 0.0
 
 
 class CopyEnded(NamedTuple):
-    """A replica said that a copy ended without an answer."""
+    """A replica said that a copy ended without an answer. ``service_time`` is 0 for one that never started."""
 
     link: int
     copy: CopyId
     state: CopyState
     cause: Cause
     retry_after: float
+    service_time: float = 0.0
 
 
 class CopyUnsent(NamedTuple):

@@ -164,10 +164,13 @@ class Governor:
             self._demand.fade(now)
         self._demand.foreseen += foreseen
 
-    def backup_wanted(self, now: float) -> bool:
-        """A call has lasted longer than the delay. True when a backup may leave, as far as the governor goes."""
+    def backup_wanted(self, now: float, *, again: bool = False) -> bool:
+        """A call has lasted longer than the delay. True when a backup may leave, as far as the governor goes.
+
+        ``again``: the call has asked before, and is no further demand.
+        """
         self._demand.fade(now)
-        self._demand.wanted += 1
+        self._demand.wanted += not again
         self._reconsider(now)
         if self._off is not None:
             self.held += 1

@@ -145,13 +145,20 @@ class MethodLearning:
         """A call that may get a backup begins."""
         self.governor.call_begun(self._foreseen, now)
 
-    def finished(self, service_time: float, now: float, *, used: bool) -> None:
-        """A copy ran to its end, in ``service_time`` as its replica measured it; ``used``: its answer was taken."""
+    def finished(self, service_time: float, now: float, *, used: bool, busy: float | None = None) -> None:
+        """A copy ran to its end, in ``service_time`` as its replica measured it; ``used``: its answer was taken.
+
+        ``busy``: the busy time of the execution where S is another time, as from the sending.
+        """
         self._new += 1
         self.latency.add(service_time, now)
         if used:
-            self.budget.earn(service_time, now)
-            self.link_lost.earn()
+            self.earned(service_time if busy is None else busy, now)
+
+    def earned(self, busy: float, now: float) -> None:
+        """An answer was taken of which the law is not to learn: its replica is on probation."""
+        self.budget.earn(busy, now)
+        self.link_lost.earn()
 
     def stopped(self, elapsed: float, now: float) -> None:
         """A running copy was stopped ``elapsed`` after its start was known: it yielded, lost, or nobody waits."""
@@ -170,12 +177,13 @@ class MethodLearning:
             self._refresh(now)
         return self._choice.delay
 
-    def try_backup(self, now: float, *, first: bool = True) -> BackupTicket | None:
+    def try_backup(self, now: float, *, first: bool = True, again: bool = False) -> BackupTicket | None:
         """A call has lasted longer than the delay. None: wait on, there is no budget or backups are no use.
 
-        ``first``: it is the call's first backup. The governor judges by those alone.
+        ``first``: it is the call's first backup. The governor judges by those alone. ``again``: this wish has been
+        turned down before.
         """
-        if not self.governor.backup_wanted(now):
+        if not self.governor.backup_wanted(now, again=again):
             return None
         work = self.budget.try_spend(self._work, now)
         if work is None:
@@ -208,6 +216,11 @@ class MethodLearning:
         if link_lost:
             return self.link_lost.try_spend(now)
         return self.budget.try_spend(self._mean, now) is not None
+
+    @property
+    def mean(self) -> float:
+        """The mean service time in seconds, or a guess as long as nothing is known."""
+        return self._mean
 
     # ---- what is known ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a client knows of its replicas, and the choice of one: two random candidates, the less loaded wins.
+"""What a client knows of its replicas, and the choice of one.
 
 The load of a replica, in copies, is
 
@@ -7,7 +7,14 @@ The load of a replica, in copies, is
 where ``queued`` and ``running`` are the replica's last report, ``age`` the report's age in seconds (a report is worth
 nothing after one), and the last term counts the Submits sent on this connection that the report can't include yet.
 An idle replica and one that nothing is known of count alike, so that neither is passed over for ever.
-Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
+
+Pickers, by name: ``random``; ``two-choices``, two random candidates of which the one with less load is taken
+(Mitzenmacher, "The power of two choices in randomized load balancing", 2001); ``least-outstanding``, the one with the
+fewest copies of this client's own that have not ended; ``adaptive``, two random candidates by
+
+    (load + 1) x slowness
+
+with the slowness of ``core.health`` where it stands out, and slow or failing replicas on probation.
 
 What is known belongs to a connection, not to a name: a new link starts with nothing known.
 """
@@ -15,9 +22,17 @@ What is known belongs to a connection, not to a name: a new link starts with not
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from tiedreq.core.errors import BadOption
+from tiedreq.core.health import FAILING, TRIAL_EVERY, Health, MethodMeans, outlies
 from tiedreq.core.messages import Welcome
-from tiedreq.core.types import Identity, Load, MethodInfo, RandomSource
+from tiedreq.core.types import CopyState, Identity, Load, MethodInfo, RandomSource
+
+if TYPE_CHECKING:
+    from tiedreq.core.sent_copy import SentCopy
+
+PICKERS = ("random", "two-choices", "least-outstanding", "adaptive")
 
 SUSPICION_SECONDS = 2.0
 """How long a replica whose peers can't reach it is passed over, unless it is heard of before."""
@@ -31,10 +46,13 @@ class ReplicaView:
     __slots__ = (
         "draining",
         "free",
+        "health",
         "identity",
         "link",
         "methods",
         "notice_latencies",
+        "on_probation",
+        "outstanding",
         "payload_bytes_max",
         "pushback_until",
         "queued",
@@ -58,6 +76,9 @@ class ReplicaView:
         self.free = welcome.slots
         self.received = 0
         self.sent = 0
+        self.outstanding = 0
+        self.health = Health()
+        self.on_probation = False
         self.reported_at: float | None = None
         self.pushback_until = 0.0
         self.suspected_until = 0.0
@@ -104,7 +125,13 @@ class ReplicaTable:
     At most one view per name is offered (the newest link), so that two addresses of one replica never count as two.
     """
 
-    def __init__(self, rng: RandomSource) -> None:
+    def __init__(self, rng: RandomSource, picker: str = "two-choices") -> None:
+        if picker not in PICKERS:
+            raise BadOption(f"picker: {picker!r} is not one of {', '.join(PICKERS)}")
+        self.picker = picker
+        self._adaptive = picker == "adaptive"
+        self._means = MethodMeans()
+        self._probations = 0
         self._rng = rng
         self._views: dict[int, ReplicaView] = {}
         self._links: dict[str, int] = {}
@@ -120,6 +147,8 @@ class ReplicaTable:
     def remove(self, link: int) -> None:
         """A link is gone. Another link to the same replica, if there is one, takes its place."""
         view = self._views.pop(link, None)
+        if view is not None and view.on_probation:
+            self._probations -= 1
         if view is None or self._links.get(view.name) != link:
             return
         del self._links[view.name]
@@ -159,13 +188,81 @@ class ReplicaTable:
         views = [
             view for view in self.views() if not view.draining and view.name not in hidden and method in view.methods
         ]
+        if self._probations:
+            self._release(now)
+            views = [view for view in views if not view.on_probation] or views
         return [view for view in views if view.suspected_until <= now] or views
 
     def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
-        """The less loaded of two random candidates; None when there is none. A draw goes to the first drawn."""
+        """One of the candidates, by the picker; None when there is none. A draw goes to the first drawn."""
         if not candidates:
             return None
         if len(candidates) == 1:
             return candidates[0]
+        if self.picker == "least-outstanding":
+            return min(self._rng.sample(candidates, len(candidates)), key=lambda view: view.outstanding)
+        if self.picker == "random":
+            return self._rng.sample(candidates, 1)[0]
         first, second = self._rng.sample(candidates, 2)
-        return second if second.load(now) < first.load(now) else first
+        if not self._adaptive:
+            return second if second.load(now) < first.load(now) else first
+        ours, theirs = (first.load(now) + 1) * first.health.weight(), (second.load(now) + 1) * second.health.weight()
+        return second if theirs < ours else first
+
+    # ---- slow and failing replicas ----------------------------------------------------------------------------
+
+    def copy_ended(
+        self, view: ReplicaView, copy: SentCopy, method: str, busy: float, now: float, *, final: bool
+    ) -> None:
+        """A copy ended at a replica, after ``busy`` seconds of execution where that is known."""
+        if not self._adaptive:
+            return
+        if copy.state == CopyState.DONE:
+            self._means.add(method, busy)
+            view.health.add(self._means.relative(method, busy), ended=True)
+        elif copy.state == CopyState.FAILED:
+            if not final:
+                view.health.fail()
+        elif copy.started_at is not None:
+            view.health.add(self._means.relative(method, now - copy.started_at), ended=False)
+        self._judge(view, now)
+
+    def copy_stopped(self, view: ReplicaView, copy: SentCopy, method: str, now: float) -> None:
+        """A copy is no longer wanted while its replica still has it."""
+        if self._adaptive and copy.started_at is not None:
+            view.health.add(self._means.relative(method, now - copy.started_at), ended=False)
+            self._judge(view, now)
+
+    def _judge(self, view: ReplicaView, now: float) -> None:
+        health = view.health
+        if view.on_probation:
+            if health.recovered():
+                self._end_probation(view)
+        elif (health.weight() > 1 or health.failing > FAILING) and self._probations < len(self._links) // 3:
+            others = [other.health for other in self.views() if other is not view and not other.on_probation]
+            if outlies(health, others):
+                view.on_probation = True
+                self._probations += 1
+                health.begin_probation(now)
+
+    def _release(self, now: float) -> None:
+        """Replicas whose time on probation is over are judged anew."""
+        for view in self._views.values():
+            if view.on_probation and now >= view.health.probation_until:
+                self._end_probation(view)
+
+    def _end_probation(self, view: ReplicaView) -> None:
+        view.on_probation = False
+        self._probations -= 1
+        view.health.end_probation()
+
+    def try_out(self, chosen: list[ReplicaView], method: str, now: float) -> None:
+        """Now and then the last of a tie's replicas is one on probation instead, to see how it fares."""
+        if not self._probations:
+            return
+        for view in self.views():
+            if view.on_probation and now >= view.health.trial_at and method in view.methods and not view.draining:
+                view.health.trial_at = now + TRIAL_EVERY
+                if view not in chosen:
+                    chosen[-1] = view
+                return

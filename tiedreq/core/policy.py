@@ -1,14 +1,17 @@
 """Policies: how many copies of a call are sent, where and when. Frozen, self-validating, printable values.
 
 * ``Plain``: one copy.
-* ``Hedged``: one copy, and a backup when no answer came ``after`` seconds.
+* ``Hedged``: one copy, and a backup when no answer came in time.
 * ``Tied``: copies in the queues of several replicas; the one that starts tells the others, which drop theirs.
   With a ``Backup``, a started copy that takes too long gets one.
+* ``Auto``: chooses among these per method, from what the client measures.
+
+Every policy takes ``observe_only=True``: one copy is sent, and what else would have been sent is counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tiedreq.core.checks import check_count, check_flag, check_number
@@ -25,34 +28,65 @@ CEILING_MIN = 0.25
 class Backup:
     """When to send a backup: an untied copy at another replica.
 
-    ``after`` (seconds, at least ``min_after``) counts from the start of a copy (``since="start"``) or from its
-    sending (``since="send"``). At most ``max_per_call`` backups are sent for one call. With ``since="start"`` a
-    ceiling timer of ``max(10 x after, 0.25 s)`` from the sending covers a frozen queue that never starts anything.
+    ``budget`` is the brake: the extra work that backups and double starts may cost, as a share of useful work, in
+    busy time of replicas (``core.budget``). None takes the brake off, and with it the governor.
+    ``after`` is the delay: ``"auto"`` learns the one that saves most (``core.delay``), a number of seconds fixes it,
+    and ``"p95"`` is a quantile of the learned service times; it is at least ``min_after`` seconds. It counts from the
+    start of a copy (``since="start"``) or from its sending (``since="send"``). At most ``max_per_call`` backups are
+    sent for one call. With ``since="start"`` a ceiling timer of ``max(10 x delay, 0.25 s)`` from the sending covers a
+    frozen queue that never starts anything.
     """
 
-    after: float
+    budget: float | None = 0.05
+    after: float | str = "auto"
     min_after: float = 0.001
     since: Literal["start", "send"] = "start"
     max_per_call: int = 2
 
     def __post_init__(self) -> None:
+        if self.budget is not None:
+            object.__setattr__(self, "budget", check_number("budget", self.budget, 0.0, 1.0))
         if isinstance(self.after, str):
-            raise BadOption(f"after: {self.after!r} is not a number of seconds (a learned delay is not available yet)")
-        object.__setattr__(self, "after", check_number("after", self.after, 0.0, DELAY_MAX, "seconds"))
+            _check_after(self.after)
+        else:
+            object.__setattr__(self, "after", check_number("after", self.after, 0.0, DELAY_MAX, "seconds"))
         object.__setattr__(self, "min_after", check_number("min_after", self.min_after, 0.0, DELAY_MAX, "seconds"))
         if self.since not in ("start", "send"):
             raise BadOption(f"since: {self.since!r} is not 'start' or 'send'")
         check_count("max_per_call", self.max_per_call, 1, BACKUPS_MAX)
 
     @property
-    def delay(self) -> float:
-        """The delay in force, in seconds."""
-        return max(self.after, self.min_after)
+    def delay(self) -> float | None:
+        """The delay in seconds where it is fixed; None where it is learned."""
+        return None if isinstance(self.after, str) else max(self.after, self.min_after)
 
     @property
     def ceiling(self) -> float:
         """Seconds from the sending after which a call that nobody started gets a backup all the same."""
-        return max(CEILING_FACTOR * self.delay, CEILING_MIN)
+        return ceiling(self.delay)
+
+    @property
+    def quantile(self) -> float | None:
+        """The quantile that is the delay, between 0 and 1; None where the delay is another."""
+        return _quantile(self.after) if isinstance(self.after, str) and self.after != "auto" else None
+
+
+def ceiling(delay: float | None) -> float:
+    """The ceiling that belongs to a delay, in seconds; None: no delay is known."""
+    return CEILING_MIN if delay is None else max(CEILING_FACTOR * delay, CEILING_MIN)
+
+
+def _quantile(text: str) -> float | None:
+    try:
+        percent = float(text[1:]) if text.startswith("p") else -1.0
+    except ValueError:
+        return None
+    return percent / 100 if 0 < percent < 100 else None
+
+
+def _check_after(text: str) -> None:
+    if text != "auto" and _quantile(text) is None:
+        raise BadOption(f"after: {text!r} is not 'auto', a number of seconds, or a percentile such as 'p95'")
 
 
 def _check_backup(backup: object) -> None:
@@ -62,19 +96,32 @@ def _check_backup(backup: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """One copy. A method that is not idempotent can be called with this policy only."""
+    """One copy. A method that is not idempotent can be called with this policy only (and with ``Auto``)."""
+
+    observe_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag("observe_only", self.observe_only)
 
 
 @dataclass(frozen=True, slots=True)
 class Hedged:
-    """One copy, then backups by the clock. ``backup`` is required: ``Hedged(Backup(after=0.03, since="send"))``."""
+    """One copy, then backups by the clock, which counts from the sending unless ``backup`` says otherwise.
 
-    backup: Backup
+    When an answer is there the other copies are cancelled; with ``cancel_losers=False`` they run to their end, as where
+    a service can't stop what it does.
+    """
+
+    backup: Backup = field(default_factory=lambda: Backup(since="send"))
+    cancel_losers: bool = True
+    observe_only: bool = False
 
     def __post_init__(self) -> None:
         _check_backup(self.backup)
         if self.backup is None:
-            raise BadOption("backup: a hedged call needs a Backup(after=SECONDS, since='send')")
+            raise BadOption("backup: a hedged call needs a Backup(since='send')")
+        check_flag("cancel_losers", self.cancel_losers)
+        check_flag("observe_only", self.observe_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +137,10 @@ class Tied:
 
     copies: int = 2
     stagger: float | Literal["auto"] = "auto"
-    backup: Backup | None = None
+    backup: Backup | None = field(default_factory=Backup)
     exclusive: bool = False
     yield_: bool = True
+    observe_only: bool = False
 
     def __post_init__(self) -> None:
         check_count("copies", self.copies, 2, COPIES_MAX)
@@ -101,15 +149,34 @@ class Tied:
         _check_backup(self.backup)
         check_flag("exclusive", self.exclusive)
         check_flag("yield_", self.yield_)
+        check_flag("observe_only", self.observe_only)
 
 
-Policy = Plain | Hedged | Tied
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """Per method: a tie with a backup where handlers can be stopped and double starts are cheap, one copy with a backup
+    where not, one copy where backups don't help, and always one copy of a method that is not declared idempotent.
+
+    The brake of ``backup`` bounds what all of it may cost, whatever is measured.
+    """
+
+    backup: Backup = field(default_factory=Backup)
+    observe_only: bool = False
+
+    def __post_init__(self) -> None:
+        _check_backup(self.backup)
+        if self.backup is None:
+            raise BadOption("backup: Auto needs a Backup(); Plain() sends none")
+        check_flag("observe_only", self.observe_only)
+
+
+Policy = Plain | Hedged | Tied | Auto
 
 
 def check_policy(policy: object) -> Policy:
     """``policy`` when it is one; ``BadOption`` otherwise (a class instead of an instance is named as such)."""
-    if isinstance(policy, Plain | Hedged | Tied):
+    if isinstance(policy, Plain | Hedged | Tied | Auto):
         return policy
-    if isinstance(policy, type) and issubclass(policy, Plain | Hedged | Tied):
+    if isinstance(policy, type) and issubclass(policy, Plain | Hedged | Tied | Auto):
         raise BadOption(f"policy: write {policy.__name__}(), not {policy.__name__}")
-    raise BadOption(f"policy: {policy!r} is not Plain(), Hedged(…) or Tied(…)")
+    raise BadOption(f"policy: {policy!r} is not Plain(), Hedged(…), Tied(…) or Auto()")

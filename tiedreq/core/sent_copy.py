@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiedreq.core.learning import BackupTicket
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState
 
@@ -9,7 +10,19 @@ from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState
 class SentCopy:
     """A copy as its caller knows it. ``ended_at`` is None while it may still answer."""
 
-    __slots__ = ("cause", "ended_at", "id", "kind", "link", "replica", "round", "sent_at", "started_at", "state")
+    __slots__ = (
+        "cause",
+        "ended_at",
+        "id",
+        "kind",
+        "link",
+        "replica",
+        "round",
+        "sent_at",
+        "started_at",
+        "state",
+        "ticket",
+    )
 
     def __init__(self, copy: CopyId, kind: CopyKind, view: ReplicaView, round_: int, now: float) -> None:
         self.id = copy
@@ -22,6 +35,7 @@ class SentCopy:
         self.ended_at: float | None = None
         self.state: CopyState | None = None
         self.cause = Cause.NONE
+        self.ticket: BackupTicket | None = None
 
     @property
     def alive(self) -> bool:

@@ -35,12 +35,13 @@ from tiedreq.core.events import (
     ResultReceived,
     TimePassed,
 )
+from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Inquiry, Message, Report, Result, Started, Status
 from tiedreq.core.picker import ReplicaTable, ReplicaView
-from tiedreq.core.policy import Plain, Policy, Tied, check_policy
+from tiedreq.core.policy import Auto, Hedged, Plain, Policy, Tied, check_policy
 from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
 from tiedreq.errors import ConnectError, Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
 from tiedreq.net.arguments import Accept, check_accept, check_key, check_metadata
@@ -66,13 +67,21 @@ class Client(LinkOwner):
     Safe to use from any number of Trio tasks at once.
     """
 
-    def __init__(self, policy: Policy, timeout: float, limits: ClientLimits, wire_limits: WireLimits) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        timeout: float,
+        limits: ClientLimits,
+        wire_limits: WireLimits,
+        picker: str = "adaptive",
+    ) -> None:
         self.limits = limits
         self.policy = check_policy(policy)
         self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
         self.nonce = secrets.randbits(64)
         self._wire_limits = wire_limits
-        self._replicas = ReplicaTable(secrets.SystemRandom())
+        self._replicas = ReplicaTable(secrets.SystemRandom(), picker)
+        self._learning = LearningBook(limits.lessons_max)
         self._links: dict[int, Link] = {}
         self._calls: dict[int, OpenCall] = {}
         self._number = 0
@@ -103,15 +112,12 @@ class Client(LinkOwner):
         return (await self.request(method, args, **options)).value
 
     async def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
-        """Call ``method`` with a ``Hedged(Backup(after=SECONDS, since="send"))`` given as ``policy=``.
+        """Call ``method`` with ``Hedged()`` unless ``policy=`` says otherwise: a backup when no answer came in time.
 
-        Raises ``BadOption`` without one: a delay that fits the service has to be named. Otherwise as ``tied_call``.
+        Raises as ``tied_call``. See ``request``.
         """
         if options.get("policy") is None:
-            raise BadOption(
-                "policy: hedged_call needs policy=Hedged(Backup(after=SECONDS, since='send')); "
-                "a good delay is about the service's 95th percentile"
-            )
+            options["policy"] = Hedged()
         return (await self.request(method, args, **options)).value
 
     async def request(
@@ -141,7 +147,9 @@ class Client(LinkOwner):
         request, timeout_used, surrounding = self._prepare(
             method, args, timeout, check_key(key), policy, check_metadata(metadata), began
         )
-        core = CallCore(request, self._replicas, self._stats, rounds_max=self.limits.rounds_max)
+        core = CallCore(
+            request, self._replicas, self._stats, rounds_max=self.limits.rounds_max, learning=self._learning
+        )
         call = OpenCall(core, check_accept(accept), began, timeout_used)
         self._calls[request.id.number] = call
         self._step(call, CallRequested(), began)
@@ -174,7 +182,7 @@ class Client(LinkOwner):
         if info is None:
             info = self._known_method(method)
         chosen = self._choose_policy(policy)
-        if not info.idempotent and policy is not None and not isinstance(policy, Plain):
+        if not info.idempotent and policy is not None and not isinstance(policy, Plain | Auto):
             raise UnsafeToDuplicate(
                 f"{method!r} is not declared idempotent. Declare @service.method(idempotent=True) if running twice is "
                 "harmless, or use client.call(). Nothing was sent."
@@ -200,6 +208,7 @@ class Client(LinkOwner):
             key=key,
             layered=(above is not None and above.layered) or not isinstance(chosen, Plain),
             metadata=metadata,
+            stoppable=info.stoppable,
         )
         return request, deadline - now, scope < own
 
@@ -250,7 +259,12 @@ class Client(LinkOwner):
         return bound
 
     def stats(self) -> dict[str, Any]:
-        """Counters of this client, and what it knows of each replica. Durations in seconds, None where unknown."""
+        """Counters of this client, and what it knows of each replica and method.
+
+        Durations in seconds, None where unknown. ``learned`` has an entry per method and ``Backup``: the delay and why
+        it is that, the state of the brake's governor (``ok``, ``saturated``, ``useless``, ``off``) and its reason, the
+        budget's balance in seconds of work.
+        """
         now = trio.current_time()
         counters = {name: getattr(self._stats, name) for name in self._stats.__slots__}
         replicas = {
@@ -261,12 +275,20 @@ class Client(LinkOwner):
                 "free": view.free,
                 "load": view.load(now),
                 "sent": view.sent,
+                "outstanding": view.outstanding,
+                "slowness": view.health.slowness,
+                "on_probation": view.on_probation,
                 "round_trip": view.round_trip,
                 "notice_latencies": dict(view.notice_latencies),
             }
             for view in self._replicas.views()
         }
-        return {**counters, "in_flight": len(self._calls), "replicas": replicas}
+        return {
+            **counters,
+            "in_flight": len(self._calls),
+            "replicas": replicas,
+            "learned": self._learning.view(now),
+        }
 
     async def replica_status(self, *, timeout: float = 2.0) -> dict[str, dict[str, Any]]:
         """How each connected replica is, by name: see ``ReplicaHandle.status``. Asked of the replica, not its queue.
@@ -438,10 +460,11 @@ class Client(LinkOwner):
         elif isinstance(message, Result):
             self._answer(call, link, message, now)
         elif isinstance(message, Failed):
-            event = FailureReceived(link, copy, message.code, message.message, message.details, message.retryable)
-            self._step(call, event, now)
+            code, text, details, retryable = message.code, message.message, message.details, message.retryable
+            self._step(call, FailureReceived(link, copy, code, text, details, retryable, message.service_time), now)
         else:
-            self._step(call, CopyEnded(link, copy, message.state, message.cause, message.retry_after), now)
+            state, cause, hint = message.state, message.cause, message.retry_after
+            self._step(call, CopyEnded(link, copy, state, cause, hint, message.service_time), now)
 
     def _answer(self, call: OpenCall, link: int, message: Result, now: float) -> None:
         copy: CopyId = message.copy
@@ -465,4 +488,4 @@ class Client(LinkOwner):
                 self._step(call, CallerCancelled(), now)
                 return
         call.answers[copy] = Answered(value, message.service_time, message.queue_wait)
-        self._step(call, ResultReceived(link, copy, acceptable), now)
+        self._step(call, ResultReceived(link, copy, acceptable, message.service_time, message.queue_wait), now)

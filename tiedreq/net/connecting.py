@@ -15,7 +15,7 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.link_options import LinkSide, LinkTiming
 from tiedreq.core.link_table import LinkState
-from tiedreq.core.policy import Plain, Policy
+from tiedreq.core.policy import Auto, Policy
 from tiedreq.errors import ConnectError
 from tiedreq.net.client import Client
 from tiedreq.net.edge import UserBlock
@@ -45,14 +45,16 @@ async def connect(
     timeout: float = 10.0,
     limits: ClientLimits | None = None,
     cluster: str | None = None,
+    picker: str = "adaptive",
     network: Network | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster's replicas: ``async with tiedreq.connect() as client: …``.
 
     ``replicas``: a list of URLs, a comma-separated text of them, the path of a cluster file, or None for
     ``$TIEDREQ_CLUSTER`` or ``./.tiedreq/cluster.json``. ``token`` and ``cluster`` (its name) are read from the cluster
-    file when not given. ``policy`` is used by ``call`` and ``request`` (default ``Plain()``), ``timeout`` (seconds) by
-    every call that names none; it also bounds how long to wait for the first replica.
+    file when not given. ``policy`` is used by ``call`` and ``request`` (default ``Auto()``), ``timeout`` (seconds) by
+    every call that names none; it also bounds how long to wait for the first replica. ``picker`` is how a replica is
+    chosen: ``adaptive``, ``two-choices``, ``least-outstanding`` or ``random`` (``core.picker``).
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
     """
@@ -65,7 +67,7 @@ async def connect(
             f"replicas: {len(address.replicas)} are named, over the limit replicas_max of {limits.replicas_max}"
         )
     wire = wire_limits(limits.payload_bytes_max)
-    client = Client(policy if policy is not None else Plain(), timeout, limits, wire)
+    client = Client(policy if policy is not None else Auto(), timeout, limits, wire, picker)
     token = token if token is not None else address.token
     side = LinkSide(cluster or address.cluster or "tiedreq", "client", f"client-{os.getpid()}", client.nonce)
     if network is None:

@@ -88,7 +88,7 @@ class BackupClockRuns(Checker):
         policy = core.request.policy
         backup = policy.backup if isinstance(policy, Hedged | Tied) else None
         sent = core.copies.get(event.copy)
-        if backup is None or backup.since != "start" or sent is None or sent.link != event.link:
+        if backup is None or backup.delay is None or backup.since != "start" or sent is None or sent.link != event.link:
             return
         if sum(other.kind == CopyKind.BACKUP for other in core.copies.values()) >= backup.max_per_call:
             return

@@ -28,6 +28,7 @@ from tiedreq.core.events import (
     ResultReceived,
     TimePassed,
 )
+from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Goodbye, Report, Result, Started
 from tiedreq.core.picker import ReplicaTable, ReplicaView
@@ -103,6 +104,8 @@ class CallerNode:
         unsent: float,
         observer: CallerObserver | None,
         core: Callable[..., CallCore],
+        picker: str = "two-choices",
+        learns: bool = False,
     ) -> None:
         self.name = name
         self.alive = False
@@ -121,6 +124,9 @@ class CallerNode:
         self._unsent = unsent
         self._observer = observer
         self._make_core = core
+        self._picker = picker
+        self._learns = learns
+        self.learning: LearningBook | None = None
         self._links: dict[int, Direction] = {}
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
@@ -132,7 +138,8 @@ class CallerNode:
     def start(self) -> None:
         """Start a new process: a new nonce, nothing known."""
         self.identity = Identity(self.name, self._rng.getrandbits(64))
-        self.table = ReplicaTable(self._rng)
+        self.table = ReplicaTable(self._rng, self._picker)
+        self.learning = LearningBook(self._limits.lessons_max) if self._learns else None
         self._views.clear()
         self.generation += 1
         self.alive = True
@@ -170,15 +177,31 @@ class CallerNode:
     # ---- what users do ----------------------------------------------------------------------------------------
 
     def call(
-        self, method: str, policy: Policy, timeout: float, *, idempotent: bool, payload: bytes = b"", tag: Any = None
+        self,
+        method: str,
+        policy: Policy,
+        timeout: float,
+        *,
+        idempotent: bool,
+        stoppable: bool = True,
+        payload: bytes = b"",
+        tag: Any = None,
     ) -> OpenCall:
         """Make a call with ``timeout`` seconds for its outcome."""
         now = self.clock.now
         self._number += 1
         request = CallRequest(
-            CallId(self.identity.incarnation, self._number), method, idempotent, payload, policy, now + timeout
+            CallId(self.identity.incarnation, self._number),
+            method,
+            idempotent,
+            payload,
+            policy,
+            now + timeout,
+            stoppable=stoppable,
         )
-        core = self._make_core(request, self.table, self.stats, rounds_max=self._limits.rounds_max)
+        core = self._make_core(
+            request, self.table, self.stats, rounds_max=self._limits.rounds_max, learning=self.learning
+        )
         call = OpenCall(self._number, core, now, tag)
         self.calls[call.number] = call
         self._step(call, CALL_REQUESTED)
@@ -230,14 +253,16 @@ class CallerNode:
         elif kind is Result:
             self._take_result(call, link, message)  # type: ignore[arg-type]  # as told by ``kind``, which is fast
         elif isinstance(message, Ended):
-            self._step(call, CopyEnded(link, copy, message.state, message.cause, message.retry_after))
+            state, cause, hint = message.state, message.cause, message.retry_after
+            self._step(call, CopyEnded(link, copy, state, cause, hint, message.service_time))
         elif isinstance(message, Failed):
-            event = FailureReceived(link, copy, message.code, message.message, message.details, message.retryable)
-            self._step(call, event)
+            code, text, details, retryable = message.code, message.message, message.details, message.retryable
+            self._step(call, FailureReceived(link, copy, code, text, details, retryable, message.service_time))
 
     def _take_result(self, call: OpenCall, link: int, result: Result) -> None:
         acceptable = self._users.acceptable(self, call, result)
-        self._step(call, ResultReceived(link, result.copy, acceptable), result.service_time)
+        event = ResultReceived(link, result.copy, acceptable, result.service_time, result.queue_wait)
+        self._step(call, event, result.service_time)
 
     def _opened(self, link: int, opening: Opening) -> None:
         connection = opening.connection

@@ -17,14 +17,16 @@ from tiedreq.units import LatencyLaw, LatencySpec
 if TYPE_CHECKING:
     from tiedreq.sim.options import SimOptions
 
-TIED_AT_ONCE = Tied(stagger=0.0)
+TIED_AT_ONCE = Tied(stagger=0.0, backup=None)
 FAR = LatencySpec(LatencyLaw(0.01, 0.01))
 NEAR = LatencySpec(LatencyLaw(0.0002, 0.0001))
 
 
 def claims_and_crashes(options: SimOptions, rng: Random) -> SimOptions:
     """Replicas die, leave and are cut off while claims are under way."""
-    policies: tuple[Policy, ...] = tuple(Tied(stagger=0.0, exclusive=True, copies=copies) for copies in (2, 3))
+    policies: tuple[Policy, ...] = tuple(
+        Tied(stagger=0.0, exclusive=True, copies=copies, backup=None) for copies in (2, 3)
+    )
     every = options.seconds / 6
     return _bend(
         options,
@@ -62,7 +64,7 @@ def old_rounds_linger(options: SimOptions, rng: Random) -> SimOptions:
         ),
         traffic=replace(options.traffic, failing=0.3, law=Exponential(0.01)),
     )
-    return _bend(options, mesh=FAR, client=NEAR, policies=(TIED_AT_ONCE, Tied(stagger=0.0, copies=3)))
+    return _bend(options, mesh=FAR, client=NEAR, policies=(TIED_AT_ONCE, Tied(stagger=0.0, copies=3, backup=None)))
 
 
 THEMES: tuple[Callable[[SimOptions, Random], SimOptions], ...] = (

@@ -45,7 +45,8 @@ class WorldOptions:
     """What a world consists of. Durations are seconds.
 
     ``replicas`` are named r0, r1 …, ``callers`` c0, c1 …. A copy finds its outbox full with the probability
-    ``unsent``. Links are measured every ``measure_interval``, and ``warm_up`` times when they are new.
+    ``unsent``. Callers choose with the ``picker`` of that name, and with ``learns`` they have learned delays and the
+    brake. Links are measured every ``measure_interval``, and ``warm_up`` times when they are new.
     """
 
     replicas: int = 3
@@ -58,6 +59,8 @@ class WorldOptions:
     unsent: float = 0.0
     measure_interval: float = 0.5
     warm_up: int = 16
+    picker: str = "two-choices"
+    learns: bool = False
 
     def __post_init__(self) -> None:
         check_count("replicas", self.replicas, 1, 1_000)
@@ -121,6 +124,8 @@ class World:
                 unsent=options.unsent,
                 observer=observer,
                 core=call_core,
+                picker=options.picker,
+                learns=options.learns,
             )
 
     def random(self, purpose: str) -> Random:

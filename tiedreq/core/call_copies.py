@@ -1,0 +1,287 @@
+"""What a call does with its copies: it sends them, marks what became of them, sends backups, and completes.
+
+``core.call`` decides what follows from news; here is how it is done, with the books kept: counters, the replicas'
+outstanding copies, and the account of what was learned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tiedreq.core.call_stats import CallStats
+from tiedreq.core.call_table import CALL_TABLE, CallState, CallTrigger
+from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, OutcomeKind, SendCopy
+from tiedreq.core.events import FailureReceived
+from tiedreq.core.lessons import CallAccount, LearningBook
+from tiedreq.core.messages import Submit
+from tiedreq.core.picker import ReplicaTable, ReplicaView
+from tiedreq.core.policy import Auto, Backup, Hedged, Policy, Tied, ceiling
+from tiedreq.core.sent_copy import SentCopy
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity
+
+NEVER = float("inf")
+RETARGET_MIN = 0.001
+"""Seconds after which a backup that found no replica looks again, at least."""
+
+_ENDING = {
+    OutcomeKind.ANSWERED: CallTrigger.ANSWERED,
+    OutcomeKind.DEADLINE: CallTrigger.DEADLINE_PASSED,
+    OutcomeKind.CANCELLED: CallTrigger.CANCELLED,
+    OutcomeKind.FAILED: CallTrigger.FAILED,
+    OutcomeKind.REJECTED: CallTrigger.FAILED,
+    OutcomeKind.UNKNOWN: CallTrigger.FAILED,
+    OutcomeKind.OVERLOADED: CallTrigger.ROUNDS_SPENT,
+    OutcomeKind.UNAVAILABLE: CallTrigger.ROUNDS_SPENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """What the user asked for. ``payload`` is encoded once; ``deadline`` is on the core's clock.
+
+    ``stoppable``: handlers of the method can be stopped, as far as the replicas say.
+    """
+
+    id: CallId
+    method: str
+    idempotent: bool
+    payload: bytes
+    policy: Policy
+    deadline: float
+    key: str | None = None
+    layered: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()
+    stoppable: bool = True
+
+
+class CallCopies:
+    """The copies of one call."""
+
+    def __init__(
+        self,
+        request: CallRequest,
+        replicas: ReplicaTable,
+        stats: CallStats,
+        *,
+        rounds_max: int,
+        learning: LearningBook | None = None,
+    ) -> None:
+        self.request = request
+        self.state = CallState.NEW
+        self.copies: dict[CopyId, SentCopy] = {}
+        self._replicas = replicas
+        self._stats = stats
+        self._rounds_max = rounds_max
+        self._rounds = 0
+        self._untied = 0
+        self._partners: tuple[Identity, ...] = ()
+        self._unsent: list[tuple[float, int, ReplicaView]] = []
+        self._backup_at = NEVER
+        self._ceiling_at = NEVER
+        self._backups = 0
+        self._untargeted = 0
+        self._failure: FailureReceived | None = None
+        self._retry_after = 0.0
+        self._out: list[CallCommand] = []
+        self._round_at = NEVER
+        self._denials = 0
+        self._tie, self._backup = _shape(request)
+        self._observing = request.policy.observe_only
+        self._learning = learning
+        self._account = CallAccount(None, request.method, None, 0.0, request.stoppable)
+
+    @property
+    def wake_at(self) -> float:
+        """When the core wants ``TimePassed`` next, on its clock; infinity once the call has ended."""
+        if self.state == CallState.DONE:
+            return NEVER
+        unsent = self._unsent[0][0] if self._unsent else NEVER
+        return min(self.request.deadline, self._backup_at, self._ceiling_at, unsent, self._round_at)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Everything that the future depends on, as hashable plain values (times are absolute)."""
+        return (
+            self.request.id,
+            self.state,
+            tuple(copy.snapshot() for copy in self.copies.values()),
+            self._rounds,
+            self._untied,
+            self._partners,
+            tuple((at, rank, view.link) for at, rank, view in self._unsent),
+            self._backup_at,
+            self._ceiling_at,
+            self._round_at,
+            self._backups,
+            self._untargeted,
+            self._failure,
+        )
+
+    # ---- sending ----------------------------------------------------------------------------------------------
+
+    def _untied_id(self) -> CopyId:
+        copy = CopyId(self.request.id.client, self.request.id.number, self._untied, UNTIED)
+        self._untied += 1
+        return copy
+
+    def _send_due(self, now: float) -> None:
+        """Send the copies of the tie whose time has come."""
+        while self._unsent and self._unsent[0][0] <= now:
+            self._send_next_of_tie(now)
+
+    def _send_next_of_tie(self, now: float) -> None:
+        _, rank, view = self._unsent.pop(0)
+        identity = self.request.id
+        kind = CopyKind.FAILOVER if self._rounds > 1 else CopyKind.TIE if rank else CopyKind.FIRST
+        self._send(CopyId(identity.client, identity.number, self._rounds - 1, rank), kind, view, now)
+
+    def _send(self, copy: CopyId, kind: CopyKind, view: ReplicaView, now: float) -> None:
+        request = self.request
+        self.copies[copy] = SentCopy(copy, kind, view, self._rounds, now)
+        self._stats.copies_sent += 1
+        view.sent += 1
+        view.outstanding += 1
+        self._account.sent(view)
+        submit = Submit(
+            copy=copy,
+            kind=kind,
+            method=request.method,
+            payload=request.payload,
+            remaining=request.deadline - now,
+            partners=self._partners if copy.rank != UNTIED else (),
+            yield_=self._tie is not None and self._tie.yield_,
+            exclusive=copy.rank != UNTIED and self._tie is not None and self._tie.exclusive,
+            layered=request.layered,
+            key=request.key,
+            metadata=request.metadata,
+        )
+        self._out.append(SendCopy(view.link, submit))
+
+    def _find(self, link: int, copy: CopyId) -> SentCopy | None:
+        """The copy that an event speaks of, if it is still out on that very link."""
+        sent = self.copies.get(copy)
+        return sent if sent is not None and sent.link == link and sent.alive else None
+
+    def _mark(
+        self,
+        sent: SentCopy,
+        state: CopyState | None,
+        cause: Cause,
+        now: float,
+        busy: float = 0.0,
+        *,
+        wait: float = 0.0,
+        used: bool = False,
+        final: bool = False,
+    ) -> None:
+        sent.state = state
+        sent.cause = cause
+        sent.ended_at = now
+        view = self._replicas.get(sent.link)
+        if view is not None:
+            view.outstanding -= 1
+            self._replicas.copy_ended(view, sent, self.request.method, busy, now, final=final)
+        self._account.ended(sent, view, now, busy, wait, used=used, final=final)
+
+    # ---- backups ----------------------------------------------------------------------------------------------
+
+    def _arm(self, at: float) -> None:
+        if at < self.request.deadline:
+            self._backup_at = min(self._backup_at, at)
+
+    def _arm_from_send(self, now: float) -> None:
+        """Set the clock that counts from the sending: the delay itself, or the ceiling over a frozen queue."""
+        backup = self._backup
+        if backup is None or self._backups >= backup.max_per_call:
+            return
+        delay = self._account.delay(backup, now)
+        if backup.since == "start":
+            at = now + ceiling(delay)
+            self._ceiling_at = at if at < self.request.deadline else NEVER
+        elif delay is not None:
+            self._arm(now + delay)
+
+    def _send_backup(self, now: float) -> None:
+        """Send a backup; with no replica for it, or no budget, look again after twice the time as before."""
+        backup = self._backup
+        self._backup_at = self._ceiling_at = NEVER
+        if backup is None or self._backups >= backup.max_per_call:
+            return
+        view = self._choose_backup(now)
+        if view is None:
+            self._stats.backups_without_target += not self._untargeted
+            self._again(backup, self._untargeted, now)
+            self._untargeted += 1
+            return
+        self._untargeted = 0
+        may, ticket = self._account.try_backup(now, first=not self._backups, again=self._denials > 0)
+        if not may:
+            self._stats.backups_denied += not self._denials
+            self._again(backup, self._denials, now)
+            self._denials += 1
+            return
+        self._denials = 0
+        self._backups += 1
+        if self._observing:
+            self._stats.backups_observed += 1
+            self._account.observed(ticket, now)
+        else:
+            self._stats.backups_sent += 1
+            self._send(self._untied_id(), CopyKind.BACKUP, view, now)
+            next(reversed(self.copies.values())).ticket = ticket
+        self._arm_from_send(now)
+
+    def _again(self, backup: Backup, times: int, now: float) -> None:
+        delay = self._account.delay(backup, now)
+        self._arm(now + max(RETARGET_MIN if delay is None else delay, RETARGET_MIN) * 2 ** min(times, 16))
+
+    def _choose_backup(self, now: float) -> ReplicaView | None:
+        """A replica without a living copy of this call and without push-back: one never tried, if there is one."""
+        method = self.request.method
+        held = {sent.replica for sent in self.copies.values() if sent.alive}
+        held.update(view.name for _, _, view in self._unsent)
+        tried = {sent.replica for sent in self.copies.values()} | held
+        for excluded in (tried, held):
+            pool = [v for v in self._replicas.candidates(method, now, excluded) if v.pushback_until <= now]
+            if pool:
+                return self._replicas.choose(pool, now)
+        return None
+
+    def _complete(self, outcome: Outcome, now: float) -> None:
+        self.state = CALL_TABLE.next(self.state, _ENDING[outcome.kind])
+        self._unsent.clear()
+        policy, answered = self.request.policy, outcome.kind == OutcomeKind.ANSWERED
+        alive = [sent for sent in self.copies.values() if sent.alive]
+        for sent in alive:
+            view = self._replicas.get(sent.link)
+            if view is not None:
+                view.outstanding -= 1
+                self._replicas.copy_stopped(view, sent, self.request.method, now)
+            if not (answered and isinstance(policy, Hedged) and not policy.cancel_losers):
+                self._out.append(CancelCopy(sent.link, sent.id))
+        self._account.lost(alive, outcome.copy if answered else None, now)
+        if answered:
+            self._stats.answered += 1
+        elif outcome.kind == OutcomeKind.CANCELLED:
+            self._stats.cancelled += 1
+        else:
+            self._stats.failed += 1
+        self._out.append(CompleteCall(outcome))
+
+
+def _shape(request: CallRequest) -> tuple[Tied | None, Backup | None]:
+    """The tie and the backup of a policy; neither for a call that may not run twice.
+
+    ``Auto`` ties where a copy that started in vain can be stopped: work that can't be is not begun twice by design.
+    """
+    policy = request.policy
+    if not request.idempotent or not isinstance(policy, Hedged | Tied | Auto):
+        return None, None
+    if isinstance(policy, Auto):
+        return (_tie(policy.backup) if request.stoppable else None), policy.backup
+    return (policy if isinstance(policy, Tied) else None), policy.backup
+
+
+@lru_cache(maxsize=256)
+def _tie(backup: Backup) -> Tied:
+    return Tied(backup=backup)

@@ -1,0 +1,207 @@
+"""What a client learns of all its methods, and the account that each call keeps with it.
+
+A ``LearningBook`` holds one ``MethodLearning`` per method and ``Backup``: calls with other options learn apart, so that
+each pays from its own budget. ``CallAccount`` is one call's side of it: which samples, deposits and tickets its copies
+come to. A core without a book (``learning=None``) has neither brake nor learned delays. A ``Backup`` without a
+budget learns but is never held back, nor is a tie without a ``Backup``, which names no budget.
+
+Not for what a delay or a budget is (``core.learning``), nor for when a copy is sent (``core.call``). Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tiedreq.core.learning import BackupEnd, BackupTicket, LearningOptions, MethodLearning
+from tiedreq.core.picker import ReplicaView
+from tiedreq.core.policy import Backup
+from tiedreq.core.sent_copy import SentCopy
+from tiedreq.core.throttle import FailureThrottle
+from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState
+
+LESSONS_MAX = 256
+UNBRAKED = 1.0
+"""What the delay's rule takes as the budget of a ``Backup`` without one."""
+WAIT_SHARE = 0.05
+"""How much the newest wait counts in the typical one."""
+DEFAULT_BACKUP = Backup()
+
+
+class Lesson(MethodLearning):
+    """What is known of one method under one ``Backup``, with the typical wait in a queue."""
+
+    def __init__(self, options: LearningOptions, now: float) -> None:
+        super().__init__(options, now)
+        self.wait = 0.0
+
+    def waited(self, queue_wait: float) -> None:
+        """A copy that answered had waited that long before it started."""
+        self.wait += WAIT_SHARE * (queue_wait - self.wait)
+
+
+class LearningBook:
+    """All lessons of one client, at most ``lessons_max``: the least recently used makes room for a new one."""
+
+    def __init__(self, lessons_max: int = LESSONS_MAX) -> None:
+        self.throttle = FailureThrottle()
+        self._lessons_max = lessons_max
+        self._lessons: dict[tuple[str, Backup], Lesson] = {}
+
+    def __len__(self) -> int:
+        return len(self._lessons)
+
+    def lesson(self, method: str, backup: Backup | None, now: float) -> Lesson:
+        """The lesson of a method; begun now if there is none."""
+        key = (method, backup if backup is not None else DEFAULT_BACKUP)
+        lesson = self._lessons.get(key)
+        if lesson is None:
+            if len(self._lessons) >= self._lessons_max:
+                del self._lessons[next(iter(self._lessons))]
+            lesson = self._lessons[key] = Lesson(_options(key[1]), now)
+        elif len(self._lessons) >= self._lessons_max:
+            self._lessons[key] = self._lessons.pop(key)
+        return lesson
+
+    def view(self, now: float) -> list[dict[str, Any]]:
+        """What to show of each lesson, as plain values: times in seconds, None where nothing is known."""
+        shown = []
+        for (method, backup), lesson in self._lessons.items():
+            view = lesson.view(now)
+            delay = view.delay if isinstance(view.delay, float) else None
+            values = {**view._asdict(), "delay": delay, "state": view.state.value}
+            shown.append({"method": method, "backup": str(backup), **values})
+        return shown
+
+
+def _options(backup: Backup) -> LearningOptions:
+    return LearningOptions(
+        budget=UNBRAKED if backup.budget is None else backup.budget,
+        after=None if isinstance(backup.after, str) else backup.after,
+        quantile=backup.quantile,
+        min_after=backup.min_after,
+    )
+
+
+class CallAccount:
+    """One call's account: it is told what becomes of the call's copies, and is asked before more are sent."""
+
+    __slots__ = ("_book", "_braked", "_from_send", "lesson")
+
+    def __init__(self, book: LearningBook | None, method: str, backup: Backup | None, now: float, stoppable: bool):
+        self._book = book
+        self._from_send = backup is not None and backup.since == "send"
+        self._braked = book is not None and backup is not None and backup.budget is not None
+        self.lesson: Lesson | None = None
+        if book is not None:
+            self.lesson = lesson = book.lesson(method, backup, now)
+            lesson.stoppable = stoppable
+            if backup is not None:
+                lesson.call_begun(now)
+
+    # ---- questions --------------------------------------------------------------------------------------------
+
+    def delay(self, backup: Backup, now: float) -> float | None:
+        """Seconds after which a backup is worth it now; None when that is not known, or never."""
+        if backup.delay is not None:
+            return backup.delay
+        delay = self.lesson.delay(now) if self.lesson is not None else None
+        return delay if isinstance(delay, float) else None
+
+    def ties_allowed(self, now: float) -> bool:
+        """False for a while when double starts have emptied the budget."""
+        return self.lesson is None or not self._braked or self.lesson.ties_allowed(now)
+
+    def try_backup(self, now: float, *, first: bool, again: bool) -> tuple[bool, BackupTicket | None]:
+        """Whether a backup may leave, and what it is to carry."""
+        if self._book is None or self.lesson is None or not self._braked:
+            return True, None
+        if not self._book.throttle.open:
+            return False, None
+        ticket = self.lesson.try_backup(now, first=first, again=again)
+        return ticket is not None, ticket
+
+    def try_failover(self, gone: Iterable[SentCopy], now: float) -> bool:
+        """Whether another round may be sent after these copies are gone. It is asked once per round."""
+        if self._book is None or self.lesson is None:
+            return True
+        causes = list(gone)
+        if any(copy.state in (CopyState.DONE, CopyState.FAILED) for copy in causes) and not self._book.throttle.open:
+            return False
+        refused = bool(causes) and all(copy.state in (CopyState.REFUSED, CopyState.FAILED) for copy in causes)
+        draining = any(copy.cause in (Cause.DRAINING, Cause.UNSENT) for copy in causes)
+        return self.lesson.try_failover(now, link_lost=draining or not refused)
+
+    # ---- news -------------------------------------------------------------------------------------------------
+
+    def sent(self, view: ReplicaView) -> None:
+        """A copy leaves: what a backup would take beyond its execution is known from the replica's round trip."""
+        if self.lesson is not None and not self._from_send:
+            self.lesson.cost = (view.round_trip or 0.0) + self.lesson.wait
+
+    def observed(self, ticket: BackupTicket | None, now: float) -> None:
+        """A backup that is counted and not sent: it costs its expected work, so that the budget stays true."""
+        if ticket is not None and self.lesson is not None:
+            self.lesson.backup_ended(ticket, BackupEnd.VOID, ticket.work.taken / 1e9, now)
+
+    def ended(
+        self, copy: SentCopy, view: ReplicaView | None, now: float, busy: float, wait: float, *, used: bool, final: bool
+    ) -> None:
+        """A copy has ended; ``busy`` and ``wait`` as its replica measured them, or 0.
+
+        ``used``: its answer ends the call. ``final``: it failed in a way that no other try would mend.
+        """
+        lesson = self.lesson
+        if lesson is None or self._book is None:
+            return
+        if busy <= 0 and copy.started_at is not None and copy.state != CopyState.DONE:
+            busy = now - copy.started_at
+        known = view is None or not view.on_probation
+        state = copy.state
+        if state == CopyState.DONE:
+            if not known:
+                lesson.earned(busy, now)
+            else:
+                lesson.finished(now - copy.sent_at if self._from_send else busy, now, used=used, busy=busy)
+                lesson.waited(wait)
+            if used:
+                self._book.throttle.answered()
+        elif state == CopyState.FAILED:
+            if not final:
+                self._book.throttle.failed()
+        elif known:
+            self._stopped(copy, busy, now)
+        if state == CopyState.YIELDED:
+            lesson.double_start(busy if lesson.stoppable else max(busy, lesson.mean), now)
+        ticket = copy.ticket
+        if ticket is not None:
+            lesson.backup_ended(ticket, BackupEnd.WON if used else BackupEnd.VOID, busy, now)
+
+    def lost(self, copies: Iterable[SentCopy], winner: CopyId | None, now: float) -> None:
+        """The call has its outcome; these copies are still out and are cancelled now."""
+        lesson = self.lesson
+        if lesson is None:
+            return
+        for copy in copies:
+            busy = now - copy.started_at if copy.started_at is not None else 0.0
+            self._stopped(copy, busy, now)
+            if copy.ticket is not None:
+                end = BackupEnd.VOID
+                if winner is not None:
+                    end = BackupEnd.LOST if busy > 0 else BackupEnd.LOST_UNSTARTED
+                lesson.backup_ended(copy.ticket, end, busy, now)
+            elif busy > 0 and winner is not None and _partners(copy.id, winner):
+                lesson.double_start(busy if lesson.stoppable else max(busy, lesson.mean), now)
+
+    def _stopped(self, copy: SentCopy, busy: float, now: float) -> None:
+        lesson = self.lesson
+        assert lesson is not None
+        if self._from_send:
+            if copy.state not in (CopyState.REFUSED, CopyState.DROPPED):
+                lesson.stopped(now - copy.sent_at, now)
+        elif busy > 0:
+            lesson.stopped(busy, now)
+
+
+def _partners(one: CopyId, other: CopyId) -> bool:
+    return one.rank != UNTIED and other.rank != UNTIED and one.round == other.round
