@@ -7,6 +7,7 @@ import pytest
 from tests.core.harness import Triangle
 from tests.core.solo import CALLER_LINK, PEER_LINKS, Solo
 from tests.core.telling import copy_id
+from tiedreq.core.copybook import SWEEP_INTERVAL
 from tiedreq.core.events import CallerConnected, CallerLost, CancelReceived, PeerConnected, PeerLost, PeerStarted
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.messages import Cancel, Submit
@@ -104,10 +105,25 @@ def test_rule_5_a_renewed_marker_does_not_keep_younger_ones_alive() -> None:
     solo.started("2/r0.0")
     solo.now += 0.3
     solo.started("1/r0.0")
-    assert solo.core.wake_at == pytest.approx(100.0 + 0.1 + AGE)
-    solo.wait(0.2)
+    sweep = 100.75
+    assert sweep % SWEEP_INTERVAL == 0 and sweep - SWEEP_INTERVAL < 100.0 + 0.1 + AGE < sweep
+    assert solo.core.wake_at == sweep
+    solo.wait(sweep - solo.now)
     assert solo.core.sizes()["markers"] == 1
     assert solo.submit("1/r0.1", tie="ba") == DROPPED
+
+
+def test_rule_5_a_marker_past_its_age_does_nothing_before_it_is_swept_away() -> None:
+    solo = Solo(limits=LIMITS)
+    for copy in ("1/r0.0", "2/r0.0", "3/r0.0"):
+        solo.started(copy)
+    solo.now += AGE
+    assert solo.core.sizes()["markers"] == 3, "nobody has woken the replica yet"
+    solo.started("3/r0.0")
+    solo.started("4/r0.0")
+    assert solo.core.sizes()["markers"] == 2 and solo.core.markers_evicted == 0, "what is past its age makes room"
+    assert solo.submit("1/r0.1", tie="ba") == []
+    assert solo.submit("3/r0.1", tie="ba") == ["SendCaller u Ended 3/r0.1 dropped (started)"]
 
 
 def test_rule_5_only_the_named_partner_is_believed() -> None:

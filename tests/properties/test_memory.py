@@ -66,13 +66,19 @@ class MarkerMachine(Clocked):
     def of(self, peer: Identity) -> list[Note]:
         return [note for note in self.notes if note.peer == peer]
 
+    def drop_expired(self, peer: Identity) -> None:
+        while (found := self.of(peer)) and found[0].expires_at <= self.now:
+            self.notes.remove(found[0])
+
     @rule(peer=peers, copy=tied, kind=kinds, remaining=st.sampled_from([0.25, 1.0, 3.0, 60.0]))
     def add(self, peer: Identity, copy: CopyId, kind: MarkerKind, remaining: float) -> None:
         self.book.add(peer, copy, kind, remaining, self.now)
         known = [note for note in self.of(peer) if note.copy == copy]
-        if known and known[0].kind == MarkerKind.STARTED:
+        if known and known[0].kind == MarkerKind.STARTED and known[0].expires_at > self.now:
             return
         self.notes = [note for note in self.notes if note not in known]
+        if len(self.of(peer)) >= SIZE:
+            self.drop_expired(peer)
         if len(self.of(peer)) >= SIZE:
             self.notes.remove(self.of(peer)[0])
             self.evicted += 1
@@ -94,8 +100,7 @@ class MarkerMachine(Clocked):
     def expire(self) -> None:
         self.book.expire(self.now)
         for peer in PEERS:
-            while (found := self.of(peer)) and found[0].expires_at <= self.now:
-                self.notes.remove(found[0])
+            self.drop_expired(peer)
         assert all(self.now - note.added_at < AGE for note in self.notes), "older than its age, and still there"
 
     @rule()

@@ -26,6 +26,8 @@ from tiedreq.core.workqueue import WorkQueue
 DRAIN_HINT = 1.0
 """Seconds after which a refused caller may come back to a replica that drained, if nothing else is known."""
 HINT_MIN, HINT_MAX = 0.01, 5.0
+SWEEP_INTERVAL = 0.25
+"""Markers past their age go at whole multiples of this many seconds: they do nothing any more, and may be many."""
 
 
 class HeldMethod(NamedTuple):
@@ -151,15 +153,23 @@ class CopyBook:
     @property
     def wake_at(self) -> float | None:
         """When the core wants ``TimePassed`` next, on its clock; None for not at all."""
-        self._prune_deadlines()
-        times = [self._deadlines[0][0]] if self._deadlines else []
-        if (marker := self._markers.wake_at) is not None:
-            times.append(marker)
-        if (parked := self._parked.wake_at) is not None:
-            times.append(parked)
-        if self._cancels_expire_at is not None:
-            times.append(self._cancels_expire_at)
-        return min(times, default=None)
+        deadlines, copies = self._deadlines, self._copies
+        if len(deadlines) > 64 + 2 * len(copies):
+            deadlines[:] = [entry for entry in deadlines if entry[1] in copies]
+            heapq.heapify(deadlines)
+        while deadlines and deadlines[0][1] not in copies:
+            heapq.heappop(deadlines)
+        at = deadlines[0][0] if deadlines else None
+        marker = self._markers.wake_at
+        if marker is not None:
+            sweep = -(-marker // SWEEP_INTERVAL) * SWEEP_INTERVAL
+            if at is None or sweep < at:
+                at = sweep
+        parked = self._parked.wake_at
+        if parked is not None and (at is None or parked < at):
+            at = parked
+        cancels = self._cancels_expire_at
+        return cancels if cancels is not None and (at is None or cancels < at) else at
 
     @property
     def queue_length(self) -> int:
@@ -277,15 +287,6 @@ class CopyBook:
             partners = held.submit.partners if held.submit.exclusive else ()
             self._tombstones.add(Tombstone(copy, held.state, was == CopyState.RUNNING, partners))
         return held.state
-
-    def _prune_deadlines(self) -> None:
-        """Forget deadlines of ended copies: from the front, and all once they are the greater part."""
-        deadlines, copies = self._deadlines, self._copies
-        if len(deadlines) > 64 + 2 * len(copies):
-            deadlines[:] = [entry for entry in deadlines if entry[1] in copies]
-            heapq.heapify(deadlines)
-        while deadlines and deadlines[0][1] not in copies:
-            heapq.heappop(deadlines)
 
     # ---- small parts ------------------------------------------------------------------------------------------
 

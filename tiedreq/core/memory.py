@@ -41,50 +41,79 @@ class MarkerBook:
         self._per_peer_max = per_peer_max
         self._age_max = age_max
         self._books: dict[Identity, OrderedDict[CopyId, Marker]] = {}
+        self._first_at: float | None = None  # when the first of all heads expires, unless that is to be found anew
+        self._first_known = True
         self.evicted = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._books.values()))
 
     def add(self, peer: Identity, copy: CopyId, kind: MarkerKind, remaining: float, now: float) -> None:
-        """Remember that ``peer`` said ``kind`` of ``copy``. A start is never replaced by a lesser notice."""
-        book = self._books.setdefault(peer, OrderedDict())
+        """Remember that ``peer`` said ``kind`` of ``copy``. A start is never replaced by a lesser notice.
+
+        A marker past its age counts as gone, though it has not been dropped yet.
+        """
+        book = self._books.get(peer)
+        if book is None:
+            book = self._books[peer] = OrderedDict()
         known = book.get(copy)
-        if known is not None and known.kind == MarkerKind.STARTED:
-            return
-        if known is None and len(book) >= self._per_peer_max:
-            book.popitem(last=False)
-            self.evicted += 1
-        book[copy] = Marker(kind, now + min(remaining, self._age_max))
-        book.move_to_end(copy)
+        if known is not None:
+            if known.kind == MarkerKind.STARTED and known.expires_at > now:
+                return
+            del book[copy]
+            self._first_known = False
+        elif len(book) >= self._per_peer_max:
+            self._first_known = False
+            self._drop_expired(book, now)
+            if len(book) >= self._per_peer_max:
+                book.popitem(last=False)
+                self.evicted += 1
+        expires_at = now + min(remaining, self._age_max)
+        if not book and (self._first_at is None or expires_at < self._first_at):
+            self._first_at = expires_at
+        book[copy] = Marker(kind, expires_at)
 
     def take(self, peer: Identity, copy: CopyId, now: float) -> MarkerKind | None:
         """What ``peer`` had said of ``copy``; the marker is gone afterwards."""
         book = self._books.get(peer)
-        if not book:
+        marker = book.pop(copy, None) if book is not None else None
+        if book is None or marker is None:
             return None
-        marker = book.pop(copy, None)
         if not book:
             del self._books[peer]
-        return marker.kind if marker is not None and marker.expires_at > now else None
+        self._first_known = False
+        return marker.kind if marker.expires_at > now else None
 
     def forget(self, peer: Identity) -> None:
         """Drop all markers of ``peer``."""
-        self._books.pop(peer, None)
+        if self._books.pop(peer, None) is not None:
+            self._first_known = False
 
     def expire(self, now: float) -> None:
         """Drop what is past its age, from the oldest on."""
+        first_at = self.wake_at
+        if first_at is None or first_at > now:
+            return
+        self._first_known = False
         for peer in list(self._books):
             book = self._books[peer]
-            while book and next(iter(book.values())).expires_at <= now:
-                book.popitem(last=False)
+            self._drop_expired(book, now)
             if not book:
                 del self._books[peer]
+
+    @staticmethod
+    def _drop_expired(book: OrderedDict[CopyId, Marker], now: float) -> None:
+        while book and next(iter(book.values())).expires_at <= now:
+            book.popitem(last=False)
 
     @property
     def wake_at(self) -> float | None:
         """When the oldest marker of any peer expires, or None."""
-        return min((next(iter(book.values())).expires_at for book in self._books.values()), default=None)
+        if not self._first_known:
+            self._first_known = True
+            heads = [next(iter(book.values())).expires_at for book in self._books.values()]
+            self._first_at = min(heads, default=None)
+        return self._first_at
 
     def snapshot(self) -> tuple[object, ...]:
         """The content as plain values, in order."""
