@@ -302,7 +302,7 @@ def _world_options(cell: Cell) -> WorldOptions:
         callers=cell.callers,
         methods=(HeldMethod(MethodInfo(METHOD, True, stoppable, 86_400.0), None),),
         network=NetworkOptions(mesh=cell.mesh_latency, client=cell.client_latency),
-        replica_limits=ReplicaLimits(**limits),  # type: ignore[arg-type]  # counts are ints
+        replica_limits=ReplicaLimits(**limits),
         client_limits=ClientLimits(calls_in_flight_max=MANY),
     )
 

@@ -1,0 +1,78 @@
+"""The document of a comparison: environment, options and rows, as JSON and as CSV.
+
+The schema is fixed: other programs read it. Every value is plain JSON, NaN never appears.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cluster.compare.cell import Cell
+from cluster.compare.rows import COLUMNS, Row
+from cluster.compare.runner import cores
+
+__all__ = ["SCHEMA", "make_document", "write_csv", "write_json"]
+
+SCHEMA = 1
+
+
+def make_document(options: dict[str, Any], rows: Sequence[tuple[Cell, Row]]) -> dict[str, Any]:
+    """The document for these rows."""
+    return {"schema": SCHEMA, "environment": environment(), "options": options, "rows": [row for _, row in rows]}
+
+
+def environment() -> dict[str, Any]:
+    """Where it ran."""
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cores": cores(),
+        "tiedreq": metadata.version("tiedreq"),
+    }
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
+    """Write a document to a file that is whole or not there."""
+    _write(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write rows with a header. A pair of limits takes two columns, ``…_low`` and ``…_high``; null is empty."""
+    extra = ["fan_out"] if any("fan_out" in row for row in rows) else []
+    names = [name for column in (*COLUMNS, *extra) for name in _names(column)]
+    with _temporary(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: value for column in row for name, value in _cells(column, row[column])})
+    _temporary(path).replace(path)
+
+
+def _names(column: str) -> tuple[str, ...]:
+    return (f"{column}_low", f"{column}_high") if column.endswith("_ci") else (column,)
+
+
+def _cells(column: str, value: Any) -> list[tuple[str, Any]]:
+    names = _names(column)
+    if len(names) == 1:
+        return [(column, "" if value is None else value)]
+    low, high = ("", "") if value is None else value
+    return [(names[0], low), (names[1], high)]
+
+
+def _write(path: Path, text: str) -> None:
+    _temporary(path).write_text(text, encoding="utf-8")
+    _temporary(path).replace(path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")

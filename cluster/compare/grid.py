@@ -1,0 +1,69 @@
+"""A comparison: its cells in order, its seeds, and which plain cell each is measured against.
+
+Not for running them (``runner``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.compare.cell import NO_LATENCY, Cell
+from cluster.compare.policies import POLICIES
+from cluster.compare.rows import Row, make_row
+from cluster.compare.tally import Tally
+
+__all__ = ["Results", "Task", "groups_of", "plain_cell", "rows_of", "tasks_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: a cell with one seed."""
+
+    cell: Cell
+    seed: int
+
+
+Results = Mapping[Task, Tally]
+
+
+def plain_cell(cell: Cell) -> Cell:
+    """The cell without a policy that this one is measured against. What plain can't notice is left out of it."""
+    return cell.but(policy="plain", mesh_latency=NO_LATENCY) if cell.world == "sim" else cell.but(policy="plain")
+
+
+def canonical(cell: Cell) -> Cell:
+    """A cell that has the same results: a policy that sends no notice doesn't notice their latency, in a simulation."""
+    if cell.world == "sim" and not POLICIES[cell.policy].uses_mesh:
+        return cell.but(mesh_latency=NO_LATENCY)
+    return cell
+
+
+def tasks_of(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Task]:
+    """All runs that the rows of these cells need, each once, in an order that finishes row by row."""
+    needed = [part for cell in cells for part in (plain_cell(cell), canonical(cell))]
+    return [Task(cell, seed) for cell in dict.fromkeys(needed) for seed in seeds]
+
+
+def rows_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, Row]]:
+    """The rows that are finished: all runs of their cell are there, and those of the plain one."""
+    rows = []
+    for cell in cells:
+        tallies = _all(results, canonical(cell), seeds)
+        plain = _all(results, plain_cell(cell), seeds)
+        if tallies is not None and plain is not None:
+            rows.append((cell, make_row(cell, tallies, plain)))
+    return rows
+
+
+def _all(results: Results, cell: Cell, seeds: Sequence[int]) -> list[Tally] | None:
+    tallies = [results.get(Task(cell, seed)) for seed in seeds]
+    return [tally for tally in tallies if tally is not None] if None not in tallies else None
+
+
+def groups_of(rows: Iterable[tuple[Cell, Row]]) -> list[dict[str, Row]]:
+    """Rows by policy, for each set of rows whose cells share all but the policy."""
+    groups: dict[Cell, dict[str, Row]] = {}
+    for cell, row in rows:
+        groups.setdefault(cell.but(policy="plain"), {})[cell.policy] = row
+    return list(groups.values())
