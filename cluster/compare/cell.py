@@ -178,7 +178,7 @@ class Cell:
             if value != "auto" or name == "fixed_after":
                 check_number(value, name.replace("_", "-"), low=0, high=DELAY_MAX)
         if self.backup_budget is not None:
-            check_number(self.backup_budget, "backup-budget", low=0, high=10)
+            check_number(self.backup_budget, "backup-budget", low=0, high=1)
 
     # ---- what follows from it ---------------------------------------------------------------------------------
 

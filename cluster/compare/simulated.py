@@ -23,7 +23,6 @@ from cluster.compare.cell import Cell
 from cluster.compare.policies import policy_of
 from cluster.compare.tally import SAMPLES_MAX, Tally
 from tiedreq.core.commands import OutcomeKind
-from tiedreq.core.errors import BadOption
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.messages import Result, Submit
@@ -46,7 +45,6 @@ DRAIN_MIN = 30.0
 DRAIN_STEP = 0.1
 QUEUE_SAMPLES = 256
 ENDLESS = 1 << 62
-PICKERS_READY = ("two-choices",)
 
 assert QUEUE_SAMPLES <= SAMPLES_MAX
 
@@ -90,6 +88,7 @@ class Bench:
         self._more_times = stream(seed, "service of further executions")
         self._slow = {f"r{slow.replica}": slow.factor for slow in cell.slow}
         self._policy = policy_of(cell)
+        self._stoppable = cell.handlers == "cancellable"
         self._begin_at = 0.0
         self._window = (0.0, float("inf"))
 
@@ -125,7 +124,15 @@ class Bench:
             self.tally.calls += 1
             self.tally.offered += 1
         self.open_calls += 1
-        return caller.call(METHOD, self._policy, self.cell.timeout, idempotent=True, payload=request, tag=request)
+        return caller.call(
+            METHOD,
+            self._policy,
+            self.cell.timeout,
+            idempotent=True,
+            stoppable=self._stoppable,
+            payload=request,
+            tag=request,
+        )
 
     def acceptable(self, caller: CallerNode, call: OpenCall, result: Result) -> bool:
         """Every answer is taken; how long its execution had to wait is remembered."""
@@ -276,12 +283,11 @@ class Counters:
         stats = [replica.core.stats for replica in world.replicas.values()]
         self.notices = sum(one.notices for one in stats)
         self.late_notices = sum(one.late_notices for one in stats)
+        self.denied = sum(caller.stats.backups_denied for caller in world.callers.values())
 
 
 def run_cell(cell: Cell, seed: int) -> Tally:
-    """Run a simulated cell with one seed. Raises ``BadOption`` for what this version can't do."""
-    if cell.picker not in PICKERS_READY:
-        raise BadOption(f"picker: this version has no {cell.picker!r} yet, only {', '.join(PICKERS_READY)}")
+    """Run a simulated cell with one seed. Raises ``BadOption`` when the policy is not known."""
     wall, cpu = time.perf_counter(), time.process_time()
     bench = Bench(cell, seed)
     world = World(_world_options(cell), bench, seed=seed)
@@ -304,6 +310,8 @@ def _world_options(cell: Cell) -> WorldOptions:
         network=NetworkOptions(mesh=cell.mesh_latency, client=cell.client_latency),
         replica_limits=ReplicaLimits(**limits),
         client_limits=ClientLimits(calls_in_flight_max=MANY),
+        picker=cell.picker,
+        learns=True,
     )
 
 
@@ -345,6 +353,7 @@ class Run:
         tally.messages = after.messages - before.messages
         tally.notices = after.notices - before.notices
         tally.late_notices = after.late_notices - before.late_notices
+        tally.backups_denied = after.denied - before.denied
         self._notice_latency()
         self._drain()
         tally.unfinished = tally.calls - tally.answered - tally.errors
