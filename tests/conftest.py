@@ -4,7 +4,8 @@
   `--long` (long ones alone) or when `-m` asks for something; otherwise they are deselected.
 * `--minutes N` is the time each long *kind* may take; the fixture `minutes` is one test's share of it.
 * Hypothesis: profile `dev`, or `ci` where $CI is set (no random seed, so a red run is red again), or `nightly` with
-  `--all`; `--hypothesis-profile NAME` overrides.
+  `--all`; `--hypothesis-profile NAME` overrides. `nightly` tries the more examples the more minutes there are, and a
+  test then has as much time as one of the long kinds.
 * A test that leaves a process behind fails, and the process is killed (_processes.py).
 * A test that hangs fails and tells where its tasks stood (_watchdog.py).
 """
@@ -26,12 +27,13 @@ from tests._watchdog import with_deadline
 LONG_KINDS = ("system", "soak", "agreement", "hostile")
 MINUTES_DEFAULT = 5.0
 GRACE_SECONDS = 120.0
+NIGHTLY_EXAMPLES_PER_MINUTE = 400
+NIGHTLY_EXAMPLES_MIN = 100
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
 hypothesis.settings.register_profile(
     "ci", deadline=None, max_examples=60, derandomize=True, print_blob=True, database=None
 )
-hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.option.minutes > 0:
         raise pytest.UsageError(f"--minutes needs a number above 0, not {config.option.minutes:g}")
+    examples = max(NIGHTLY_EXAMPLES_MIN, round(NIGHTLY_EXAMPLES_PER_MINUTE * config.option.minutes))
+    hypothesis.settings.register_profile("nightly", deadline=None, max_examples=examples, print_blob=True)
     if not getattr(config.option, "hypothesis_profile", None):
         profile = "ci" if os.environ.get("CI") else "nightly" if config.option.all else "dev"
         hypothesis.settings.load_profile(profile)
@@ -70,6 +74,10 @@ def kinds_of(item: pytest.Item) -> list[str]:
     return [kind for kind in LONG_KINDS if item.get_closest_marker(kind)]
 
 
+def has_many_examples(item: pytest.Item) -> bool:
+    return profile_name() == "nightly" and hypothesis.is_hypothesis_test(getattr(item, "obj", None))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     option = config.option
     if option.long:
@@ -83,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=dropped)
         items[:] = wanted
     for item in items:
-        if kinds_of(item) and not item.get_closest_marker("timeout"):
+        if (kinds_of(item) or has_many_examples(item)) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(GRACE_SECONDS + 60 * option.minutes))
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = with_deadline(item.obj, timeout_of(item))

@@ -184,3 +184,22 @@ def test_ci_runs_are_repeatable(suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI")
     assert "dev False None" in suite(probe, "-s")[1]
     assert "nightly False None" in suite(probe, "-s", "--all")[1]
+
+
+def test_nightly_examples_grow_with_the_minutes_and_have_time(suite) -> None:
+    probe = """
+        import hypothesis
+        import pytest
+
+        @hypothesis.given(hypothesis.strategies.booleans())
+        def test_it(drawn):
+            pass
+
+        @pytest.fixture(autouse=True)
+        def tell(request):
+            limit = request.node.get_closest_marker("timeout")
+            print("so many:", hypothesis.settings.default.max_examples, limit.args if limit else "usual limit")
+    """
+    assert "so many: 4000 (720.0,)" in suite(probe, "-s", "--all", "--minutes", "10")[1]
+    assert "so many: 800 (240.0,)" in suite(probe, "-s", "--hypothesis-profile", "nightly", "--minutes", "2")[1]
+    assert "so many: 60 usual limit" in suite(probe, "-s", "--hypothesis-profile", "dev")[1]
