@@ -7,8 +7,8 @@ What is counted where: latency, waits, backups and ties at the client; execution
 the journals of the replicas, joined to the calls by their numbers at the end, exactly; messages, notices and processor
 time are counters, read when the window opens and when it closes.
 
-The run checks itself: a client that sent late is told in the tally's ``notes``, since what is measured then is the
-machine. Not for simulated cells (``simulated``).
+The run checks itself: a client that sent late and a replica whose executions ended late are told in the tally's
+``notes``, since what is measured then is the machine. Not for simulated cells (``simulated``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -29,6 +29,7 @@ from cluster.compare.cell import Cell
 from cluster.compare.live_cluster import ReplicaLost, StartFailed, live_replicas
 from cluster.compare.live_journal import EXECUTIONS_MAX, RETURNED, UNTIED, Execution, read_page
 from cluster.compare.live_links import ShapedNetwork
+from cluster.compare.live_priority import before_others
 from cluster.compare.live_service import BEGIN, JOURNAL, METHOD
 from cluster.compare.live_timer import punctual_timers
 from cluster.compare.live_traffic import Target, Traffic, winner_code
@@ -58,7 +59,7 @@ ANSWER_SECONDS = 10.0
 QUEUE_SAMPLES = 256
 STATUS_SECONDS = 1.0
 LATE_MAX = 0.005
-"""A client of which one call in a hundred is sent later than that did not keep up."""
+"""A client that sends one call in a hundred later than that, or a replica that ends executions so, did not keep up."""
 
 assert QUEUE_SAMPLES <= SAMPLES_MAX
 
@@ -127,12 +128,13 @@ class Counters:
 
 
 async def _run(cell: Cell, seed: int, engine: str, target: Target) -> Tally:
-    with no_groups():
+    with no_groups(), ExitStack() as stack:
         async with (
             punctual_timers(),
             live_replicas(cell, seed, engine=engine) as address,
             _clients(cell, seed, address) as clients,
         ):
+            stack.enter_context(before_others())
             run = Run(cell, seed, address, clients, target)
             gc.collect()
             gc.freeze()
@@ -301,6 +303,11 @@ class Run:
             if page["left_out"]:
                 told = f"{page['left_out']} executions beyond {EXECUTIONS_MAX:,} of {replica.name} are not counted"
                 self._tally.notes.append(told)
+            if page["late_p99"] is not None and page["late_p99"] > LATE_MAX:
+                self._tally.notes.append(
+                    f"{replica.name} did not keep up: 1 % of its executions took {1000 * page['late_p99']:.1f} ms or "
+                    "more longer than they should have"
+                )
 
     def _check_itself(self) -> None:
         """Say so when what was measured is the machine."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -24,8 +24,10 @@ import trio
 
 import tiedreq
 from cluster.compare.live_journal import FAILED, RETURNED, STOPPED, Journal
+from cluster.compare.live_priority import before_others
 from cluster.compare.live_settings import LabSettings
 from cluster.compare.live_timer import punctual_timers
+from cluster.compare.tally import Distribution
 from tiedreq.loading import load_service
 from tiedreq.service import Handler, Method
 from tiedreq.slowness import PauseSchedule
@@ -51,6 +53,7 @@ class Work:
         self._began: float | None = None
         self._schedule: PauseSchedule | None = None
         self._oversleeps = 0.0
+        self.lateness = Distribution()
         self.begun = trio.Event()
 
     def begin(self, at: float) -> None:
@@ -74,13 +77,20 @@ class Work:
             return now + seconds if self._schedule is None else self._schedule.end_of(seconds, begin=now)
 
     @property
+    def late_p99(self) -> float | None:
+        """How much later than planned one execution in a hundred has ended, in seconds."""
+        return self.lateness.percentile(99.0)
+
+    @property
     def oversleeps(self) -> float:
         """How much later than planned executions end, of late, in seconds."""
         return self._oversleeps
 
     def ended(self, planned: float) -> None:
         """An execution that was planned to end then, less what it was expected to oversleep, has ended now."""
-        slept = time.monotonic() - planned + self._oversleeps
+        late = time.monotonic() - planned
+        self.lateness.add(late)
+        slept = late + self._oversleeps
         self._oversleeps += OVERSLEPT_SHARE * (min(max(slept, 0.0), OVERSLEPT_MAX) - self._oversleeps)
 
     async def pause(self) -> None:
@@ -111,7 +121,7 @@ async def _work(ctx: tiedreq.Context, args: Any) -> None:
 
 
 def _work_in_thread(ctx: tiedreq.Context, args: Any) -> None:
-    """The same, to its end whatever happens."""
+    """The same, to its end whatever happens. Threads sleep punctually."""
     work: Work = ctx.state.work
     planned = work.plan(args)
     time.sleep(max(0.0, planned - time.monotonic()))
@@ -128,12 +138,12 @@ def lab_service(settings: LabSettings, journal: Journal) -> tiedreq.Service:
     """The service of one replica. Raises ``AppError`` and ``BadOption`` when somebody's own can't be had."""
     work = Work(settings)
     app = None if settings.app is None else load_service(settings.app)
-    lifespan = (lambda: nullcontext(LabState(work))) if app is None else (app.lifespan or (lambda: nullcontext()))
-    service = tiedreq.Service(app.name if app else "laboratory", lifespan=lambda: _lifespan(lifespan, work))
     if app is None:
+        service = tiedreq.Service("laboratory", lifespan=lambda: _own_lifespan(work))
         handler: Handler = _work_in_thread if settings.threads else _work
         service.method(METHOD, idempotent=True, timeout_max=TIMEOUT_MAX)(_kept(handler, settings.threads, journal))
     else:
+        service = tiedreq.Service(app.name, lifespan=app.lifespan)
         for method in app.methods.values():
             _add(service, method, journal)
 
@@ -145,17 +155,18 @@ def lab_service(settings: LabSettings, journal: Journal) -> tiedreq.Service:
     @service.method(JOURNAL)
     async def read_journal(ctx: tiedreq.Context, args: Any) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
-        return journal.page(args)
+        return {**journal.page(args), "late_p99": work.late_p99}
 
     return service
 
 
 @asynccontextmanager
-async def _lifespan(inner: Callable[[], AbstractAsyncContextManager[Any]], work: Work) -> AsyncIterator[Any]:
-    async with punctual_timers(), inner() as state, trio.open_nursery() as nursery:
-        nursery.start_soon(work.pause)
-        yield state
-        nursery.cancel_scope.cancel()
+async def _own_lifespan(work: Work) -> AsyncIterator[LabState]:
+    async with punctual_timers(), trio.open_nursery() as nursery:
+        with before_others():
+            nursery.start_soon(work.pause)
+            yield LabState(work)
+            nursery.cancel_scope.cancel()
 
 
 def _add(service: tiedreq.Service, method: Method, journal: Journal) -> None:
