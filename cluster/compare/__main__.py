@@ -26,6 +26,7 @@ from cluster.compare.options import CompareOptions, read_options
 from cluster.compare.rows import Row
 from cluster.compare.runner import run_tasks
 from cluster.compare.tally import Tally
+from cluster.compare.verdict import verdict
 from tiedreq.core.errors import BadOption
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -89,7 +90,7 @@ class Comparison:
         document = make_document(self._plan.options, rows)
         to_stdout = self._options.json == "-"
         console = self._people if to_stdout else _console(stderr=False)
-        console.print(make_table(rows, self._title(rows[0][0])))
+        console.print(make_table(rows, self._title(rows[0][0]), console.width))
         try:
             if to_stdout:
                 sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
@@ -120,17 +121,30 @@ class Comparison:
         overrides = self._plan.options["overrides"]
         changed = f", changed: {', '.join(sorted(overrides))}" if overrides else ""
         return (
-            f"{cell.world}: {cell.scenario or 'as the options say'}{changed} – {cell.replicas} replicas x {cell.slots},"
+            f"{cell.world}: {self._name(cell)}{changed} – {cell.replicas} replicas x {cell.slots},"
             f" {cell.service}, seeds {self._plan.seeds[0]} to {self._plan.seeds[-1]}; times in ms"
         )
+
+    def _name(self, cell: Cell) -> str:
+        return cell.scenario or ("your calls" if cell.recording is not None else "as the options say")
 
     # ---- what is said -----------------------------------------------------------------------------------------
 
     def _notes(self, rows: Sequence[tuple[Cell, Row]]) -> None:
         for note in dict.fromkeys(note for tally in self._results.values() for note in tally.notes):
             self._note(note)
+        if self._plan.cells[0].recording is not None:
+            self._verdicts(rows)
         if not all(row["stable"] for _, row in rows):
             self._note("unstable: queues grew to the end, and percentiles depend on how long the run was")
+
+    def _verdicts(self, rows: Sequence[tuple[Cell, Row]]) -> None:
+        for group in groups_of(rows):
+            if "plain" in group:
+                where = f" at {group['plain']['mesh_latency_ms']:g} ms between replicas"
+                self._note(f"your calls{where}: {verdict(group)}")
+        if not self._plan.cells[0].intrinsic:
+            self._note("this supposes that slowness belongs to replicas, not to calls; --intrinsic supposes the latter")
 
     def _expect(self, rows: Sequence[tuple[Cell, Row]]) -> int:
         if not self._options.expectations:

@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.compare.trace import Recording
 from tiedreq.core.errors import BadOption
 from tiedreq.laws import Exponential, ServiceLaw
 from tiedreq.slowness import PauseSpec, SlowSpec
@@ -80,6 +81,7 @@ class Cell:
       ``backups`` the most per call.
     * ``warmup`` seconds are run first and not measured; then ``duration`` seconds, or ``calls`` calls, are. ``timeout``
       is the time each call has.
+    * ``recording``: calls come at recorded times, once, instead of as a Poisson process (``rate`` is their mean).
     * ``fan_out`` calls make one root call, which has its answer when all of them have.
     * ``app`` is ``MODULE:SERVICE`` of a live run of somebody's own service; None: the laboratory's ``work``. Calls go
       to its ``method`` (None: the first that is idempotent) with ``arguments``, which is JSON.
@@ -115,6 +117,7 @@ class Cell:
     timeout: float = 3_600.0
     fan_out: int = 1
     app: str | None = None
+    recording: Recording | None = None
     method: str | None = None
     arguments: str = "null"
 
@@ -165,6 +168,8 @@ class Cell:
             _check_whole(self.calls, "calls", 1, CALLS_MAX)
         if self.workers and self.calls is None:
             raise BadOption("calls: workers in a closed loop need a number of calls")
+        if self.recording is not None and (self.workers or self.fan_out > 1 or self.world == "live"):
+            raise BadOption("trace: recorded calls are simulated, one by one, in an open loop")
         if self.workers and self.fan_out > 1:
             raise BadOption("fan-out: workers in a closed loop make calls one by one")
         check_duration(self.warmup, "warmup")

@@ -36,19 +36,24 @@ IDENTIFYING = (
 )
 NUMBERS = (
     Column("duplicates", "duplicate_execution_rate", 100, 3, " %"),
-    Column("executions", "executions_per_call", digits=3),
-    Column("wasted", "wasted_work_ratio", 100, 2, " %"),
-    Column("extra busy", "extra_busy_ratio", digits=3),
     Column("p50", "p50_ms", digits=1),
     Column("p99", "p99_ms", digits=1),
     Column("p99.9", "p999_ms", digits=1),
-    Column("mean wait", "mean_wait_ms", digits=2),
+    Column("p99.9 interval", "p999_ms_ci"),
+    Column("executions", "executions_per_call", digits=3),
+    Column("extra busy", "extra_busy_ratio", digits=3),
+    Column("calls", "calls", digits=0),
+    Column("errors", "errors", digits=0),
+    Column("wasted", "wasted_work_ratio", 100, 2, " %"),
     Column("backups", "backup_rate", 100, 2, " %"),
     Column("won", "backup_win_rate", 100, 0, " %"),
     Column("late", "late_cancel_rate", 100, 2, " %"),
-    Column("calls", "calls", digits=0),
-    Column("errors", "errors", digits=0),
+    Column("mean wait", "mean_wait_ms", digits=2),
 )
+"""The first ones count most: where a terminal is too narrow, the last ones are left out."""
+
+EDGE = 3
+"""What the frame takes for each column."""
 
 
 class Bar(Protocol):
@@ -83,39 +88,41 @@ def progress(console: Console, total: int) -> Iterator[Bar]:
         yield _Shown(shown, total)
 
 
-def make_table(rows: Sequence[tuple[Cell, Row]], title: str) -> Table:
+def make_table(rows: Sequence[tuple[Cell, Row]], title: str, width: int) -> Table:
     """The rows as a table; the first column after those that say what a row is about is the duplicate-execution rate.
 
-    Durations are milliseconds. With several seeds the 99.9th percentile shows its confidence interval.
+    Durations are milliseconds. Columns that would make it wider than ``width`` characters are left out, the least
+    important first, and so is what no row has.
     """
+    names = [str(row["policy"]) + ("" if row["stable"] else " (unstable)") for _, row in rows]
+    shown = [
+        (column, [_shown(row.get(column.name), column) for _, row in rows])
+        for column in (*IDENTIFYING, *NUMBERS)
+        if any(row.get(column.name) is not None for _, row in rows)
+    ]
+    left = width - max(map(len, names)) - 1 - EDGE
+    fitting = []
+    for column, cells in shown:
+        left -= max(len(column.title), *map(len, cells)) + EDGE
+        if left < 0:
+            break
+        fitting.append((column, cells))
     table = Table(title=title, title_justify="left")
-    identifying = [column for column in IDENTIFYING if _varies(rows, column.name)]
     table.add_column("policy", no_wrap=True)
-    for column in (*identifying, *NUMBERS):
+    for column, _ in fitting:
         table.add_column(column.title, justify="right", no_wrap=True)
-    several = any(row["seeds"] != 1 for _, row in rows)
-    if several:
-        table.add_column("p99.9 interval", justify="right", no_wrap=True)
-    group: Cell | None = None
-    for cell, row in rows:
-        if group is not None and cell.but(policy=group.policy) != group:
+    group = rows[0][0]
+    for index, (cell, _) in enumerate(rows):
+        if cell.but(policy=group.policy) != group:
             table.add_section()
         group = cell
-        cells = [_shown(row.get(column.name), column) for column in (*identifying, *NUMBERS)]
-        name = str(row["policy"]) + ("" if row["stable"] else " (unstable)")
-        table.add_row(name, *cells, *([_interval(row["p999_ms_ci"])] if several else []))
+        table.add_row(names[index], *(cells[index] for _, cells in fitting))
     return table
 
 
-def _varies(rows: Sequence[tuple[Cell, Row]], name: str) -> bool:
-    return any(row.get(name) is not None for _, row in rows)
-
-
 def _shown(value: Value, column: Column) -> str:
+    if isinstance(value, list):
+        return f"{value[0]:.1f} – {value[1]:.1f}"
     if isinstance(value, int | float):
         return f"{value * column.scale:.{column.digits}f}{column.unit}"
     return "–"
-
-
-def _interval(value: Value) -> str:
-    return f"{value[0]:.1f} – {value[1]:.1f}" if isinstance(value, list) else "–"

@@ -10,6 +10,7 @@ from typing import Any
 from cluster.compare.cell import Cell
 from cluster.compare.policies import check_policy_names, policy_of
 from cluster.compare.scenarios import Scenario, scenario
+from cluster.compare.trace import read_trace, warmup_of
 from tiedreq.core.errors import BadOption
 from tiedreq.units import LatencyLaw, LatencySpec
 
@@ -36,6 +37,12 @@ DEFAULT_POLICIES = ("hedged", "tied-classic", "tied")
 DEFAULT_DURATION = 4.0
 DEFAULT_WARMUP = 1.0
 CUSTOM_DURATION = 30.0
+CUSTOM_POLICIES = ("plain", "hedged", "tied")
+TRACE_POLICIES = ("plain", "hedged", "tied", "auto")
+TRACE_SEEDS = 5
+TRACE_REPLICAS = 10
+FROM_TRACE = ("rate", "load", "duration", "calls", "service", "slow", "pause", "app", "fan_out")
+"""Options that a recording of calls stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +76,24 @@ def make_plan(given: Mapping[str, Any]) -> Plan:
     for cell in cells[: len(policies)]:
         policy_of(cell)
     first = given.get("seed", 1)
-    seeds = tuple(range(first, first + given.get("seeds", 1)))
+    seeds = tuple(range(first, first + given.get("seeds", TRACE_SEEDS if "trace" in given else 1)))
     return Plan(cells, seeds, policies, _told(given, name, default, cells[0], policies, seeds))
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
-    for one, other in (("rate", "load"), ("duration", "calls"), ("scenario", "trace"), ("scenario", "app")):
+    pairs = [("rate", "load"), ("duration", "calls"), ("scenario", "trace"), ("scenario", "app")]
+    pairs += [("trace", other) for other in FROM_TRACE]
+    for one, other in pairs:
         if one in given and other in given:
-            raise BadOption(f"{one}: not together with --{other}")
+            raise BadOption(f"{one}: not together with --{other.replace('_', '-')}")
 
 
 def _base(given: Mapping[str, Any]) -> tuple[str | None, Scenario, bool]:
     """The scenario's name, what is fixed, and whether this is the default comparison."""
     if "scenario" in given:
         return given["scenario"], scenario(given["scenario"]), False
+    if "trace" in given:
+        return None, _traced(given), False
     if any(option in given for option in SHAPE):
         return None, Scenario("as the options say", {"duration": CUSTOM_DURATION}, loads=DEFAULT_LOADS), False
     known = scenario(DEFAULT_SCENARIO)
@@ -92,6 +103,29 @@ def _base(given: Mapping[str, Any]) -> tuple[str | None, Scenario, bool]:
         Scenario(known.words, cell, loads=DEFAULT_LOADS, latencies=DEFAULT_LATENCIES, policies=DEFAULT_POLICIES),
         True,
     )
+
+
+def _traced(given: Mapping[str, Any]) -> Scenario:
+    """What a recording of somebody's calls fixes.
+
+    There are as many slots as the recording needs: what waited then is in the durations, and must not wait twice.
+    """
+    trace = read_trace(given["trace"])
+    replicas = given.get("replicas", trace.replicas or TRACE_REPLICAS)
+    slots = trace.together_max if trace.replicas else -(-trace.together_max // replicas)
+    warmup = given.get("warmup", warmup_of(trace.recording))
+    if warmup >= trace.recording.span:
+        raise BadOption(f"warmup: the recording lasts {trace.recording.span:g} s only")
+    cell = {
+        "service": trace.service,
+        "slow": trace.slow,
+        "replicas": replicas,
+        "slots": slots,
+        "recording": trace.recording,
+        "warmup": warmup,
+        "duration": trace.recording.span - warmup + 1e-6,
+    }
+    return Scenario("recorded calls", cell, rates=(trace.rate,), policies=TRACE_POLICIES)
 
 
 def _cell_fields(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from random import Random
 from cluster.compare.cell import Cell
 from cluster.compare.policies import policy_of
 from cluster.compare.tally import SAMPLES_MAX, Tally
+from cluster.compare.trace import Recording
 from tiedreq.core.commands import OutcomeKind
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
@@ -243,6 +244,37 @@ class Bench:
         return None
 
 
+class Recorded:
+    """Calls at recorded times, over all callers in turn."""
+
+    def __init__(self, world: World, bench: Bench, recording: Recording) -> None:
+        self._clock = world.clock
+        self._callers = list(world.callers.values())
+        self._bench = bench
+        self._arrivals = recording.arrivals
+        self._next = 0
+        self._begin_at = 0.0
+
+    def start(self) -> None:
+        """The first recorded time is now."""
+        self._begin_at = self._clock.now
+        self._arrive_later()
+
+    def stop(self) -> None:
+        """Make no more calls."""
+        self._next = len(self._arrivals)
+
+    def _arrive_later(self) -> None:
+        if self._next < len(self._arrivals):
+            self._clock.at(self._begin_at + self._arrivals[self._next], self._arrive)
+
+    def _arrive(self, _: None, __: None) -> None:
+        if self._next < len(self._arrivals):
+            self._next += 1
+            self._arrive_later()
+            self._bench.make(self._callers[self._next % len(self._callers)])
+
+
 class Workers:
     """A closed loop: each worker calls again as soon as it has an outcome."""
 
@@ -322,9 +354,11 @@ class Run:
         self._cell = cell
         self._world = world
         self._bench = bench
-        self._arrivals: OpenLoop | Workers
+        self._arrivals: OpenLoop | Workers | Recorded
         if cell.workers:
             self._arrivals = Workers(world, bench, cell.workers)
+        elif cell.recording is not None:
+            self._arrivals = Recorded(world, bench, cell.recording)
         else:
             assert cell.rate is not None
             rng: Random = stream(seed, "arrivals")
