@@ -56,12 +56,9 @@ BEGIN_SECONDS = 0.1
 DRAIN_SECONDS = 15.0
 IDLE_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-QUEUE_SAMPLES = 256
-STATUS_SECONDS = 1.0
+SAMPLE_SECONDS = 0.25
 LATE_MAX = 0.005
 """A client that sends one call in a hundred later than that, or a replica that ends executions so, did not keep up."""
-
-assert QUEUE_SAMPLES <= SAMPLES_MAX
 
 
 def run_cell(cell: Cell, seed: int, *, engine: str = "local") -> Tally:
@@ -192,8 +189,7 @@ class Run:
         async with trio.open_nursery() as calls:
             async with trio.open_nursery() as observers:
                 observers.start_soon(self._observe_begin, begin + cell.warmup)
-                observers.start_soon(self._sample_queues, begin + cell.warmup)
-                observers.start_soon(self._sample_notices, begin + cell.warmup)
+                observers.start_soon(self._sample, begin + cell.warmup)
                 await traffic.make_calls(calls, begin)
                 observers.cancel_scope.cancel()
             after = await self._counters()
@@ -237,39 +233,23 @@ class Run:
         await trio.sleep_until(opens)
         self._before = await self._counters()
 
-    async def _sample_queues(self, opens: float) -> None:
-        """Note the queues as the first client knows them from every answer."""
-        if self._cell.workers:
-            return
-        samples = self._tally.queue
-        step = self._step()
-        at = opens
-        while True:
-            at += step
-            await trio.sleep_until(at)
-            queued = sum(replica["queued"] for replica in self._clients[0].stats()["replicas"].values())
-            samples.append((at - opens, float(queued)))
-            if len(samples) == SAMPLES_MAX:
-                del samples[::2]
-                step *= 2
-
-    def _step(self) -> float:
-        cell = self._cell
-        if cell.duration is not None:
-            return cell.duration / QUEUE_SAMPLES
-        assert cell.rate is not None
-        return max(0.001, cell.measured_calls / cell.rate / QUEUE_SAMPLES)
-
-    async def _sample_notices(self, opens: float) -> None:
-        """Note the notice latencies that the replicas measure."""
+    async def _sample(self, opens: float) -> None:
+        """Ask the replicas now and then for the length of their queues and for the notice latencies they measure."""
         await trio.sleep_until(opens)
+        tally, step = self._tally, SAMPLE_SECONDS
         while True:
-            for status in (await self._statuses()).values():
+            await trio.sleep(step)
+            at, statuses = trio.current_time() - opens, (await self._statuses()).values()
+            if not self._cell.workers:
+                tally.queue.append((at, float(sum(status["queue"] for status in statuses))))
+            if len(tally.queue) == SAMPLES_MAX:
+                tally.queue[:] = tally.queue[1::2]
+                step *= 2
+            for status in statuses:
                 for link in status["links"].values():
                     if link["notice_latency_ms"] is not None:
-                        self._tally.notice_seconds += link["notice_latency_ms"] / 1000
-                        self._tally.notice_samples += 1
-            await trio.sleep(STATUS_SECONDS)
+                        tally.notice_seconds += link["notice_latency_ms"] / 1000
+                        tally.notice_samples += 1
 
     def _take_counters(self, after: Counters) -> None:
         tally, before = self._tally, self._before
