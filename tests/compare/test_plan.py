@@ -132,7 +132,7 @@ def test_what_is_refused(arguments: str, told: str) -> None:
 def test_help_lists_scenarios_and_policies(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(click.exceptions.Exit):
         read_options(["--help"])
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = "".join(capsys.readouterr().out.split())
     assert all(name in shown for name in (*SCENARIOS, *POLICIES))
 
 

@@ -103,7 +103,7 @@ def test_the_policy_with_most_gain_is_named_with_its_price() -> None:
     [
         row("tied", 100, 300),
         row("tied", 97, 291),  # less than 5 %
-        row("tied", 80, 250, half=40),  # not beyond chance
+        row("tied", 80, 250, half=60),  # not beyond chance
         row("tied", 50, 60, stable=False),
     ],
 )
