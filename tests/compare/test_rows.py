@@ -10,12 +10,12 @@ from cluster.compare.tally import Tally
 
 CELL = Cell(policy="tied", scenario="pauses", rate=100.0, load=0.5, duration=10.0)
 CONTRACT = (
-    "world scenario policy rate load mesh_latency_ms seeds calls errors unfinished stable offered_rate achieved_rate"
-    " p50_ms p90_ms p99_ms p999_ms p50_ms_ci p99_ms_ci p999_ms_ci mean_ms mean_wait_ms wait_probability"
-    " queue_wait_p99_ms first_item_p99_ms executions_per_call duplicate_execution_rate duplicate_execution_rate_ci"
-    " double_start_rate duplicate_completion_rate wasted_work_ratio busy_ms_per_call extra_busy_ratio utilisation late_cancel_rate"
-    " backup_rate backup_win_rate backup_denied notice_latency_ms messages_per_call cpu_us_per_call wall_s"
-    " calls_per_wall_s"
+    "world scenario policy rate load mesh_latency_ms seeds calls errors unfinished stable offered_rate "
+    "achieved_rate p50_ms p90_ms p99_ms p999_ms p50_ms_ci p99_ms_ci p999_ms_ci mean_ms mean_wait_ms "
+    "wait_probability queue_wait_p99_ms first_item_p99_ms executions_per_call duplicate_execution_rate "
+    "duplicate_execution_rate_ci double_start_rate duplicate_completion_rate wasted_work_ratio "
+    "busy_ms_per_call extra_busy_ratio utilisation late_cancel_rate backup_rate backup_win_rate backup_denied "
+    "notice_latency_ms messages_per_call cpu_us_per_call wall_s calls_per_wall_s"
 )
 
 
