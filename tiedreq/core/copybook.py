@@ -20,7 +20,7 @@ from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import CancelMarkers, MarkerBook, ParkedClaims, Tombstone, Tombstones
 from tiedreq.core.messages import Ended, Message, Report, Started, Submit
 from tiedreq.core.replica_stats import ReplicaStats
-from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState, Identity, Load, MethodInfo, TieId
+from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState, Identity, Load, MethodInfo
 from tiedreq.core.workqueue import WorkQueue
 
 DRAIN_HINT = 1.0
@@ -38,7 +38,10 @@ class HeldMethod(NamedTuple):
 
 
 class HeldCopy:
-    """A copy that this replica holds: waiting, running, or stopped with its handler not yet ended."""
+    """A copy that this replica holds: waiting, running, or stopped with its handler not yet ended.
+
+    ``tied`` is True when partners know of the copy; ``tie``, a ``TieId`` as a plain tuple, means nothing otherwise.
+    """
 
     __slots__ = (
         "announced",
@@ -46,17 +49,23 @@ class HeldCopy:
         "deadline",
         "doubled",
         "granted",
+        "id",
         "link",
         "rivals",
         "started_at",
         "state",
         "stoppable",
         "submit",
+        "tie",
+        "tied",
         "waiting",
     )
 
     def __init__(self, submit: Submit, link: int, now: float, deadline: float, stoppable: bool) -> None:
         self.submit = submit
+        self.id = submit.copy
+        self.tied = submit.copy.rank != UNTIED
+        self.tie = submit.copy[:3]
         self.link = link
         self.state = CopyState.QUEUED
         self.arrived_at = now
@@ -68,16 +77,6 @@ class HeldCopy:
         self.rivals: tuple[Identity, ...] = ()  # partners of lower rank that said they run, and are still heard of
         self.granted = False
         self.waiting = False
-
-    @property
-    def id(self) -> CopyId:
-        """The copy's identity."""
-        return self.submit.copy
-
-    @property
-    def tied(self) -> bool:
-        """True when partners know of this copy."""
-        return self.submit.copy.rank != UNTIED
 
     def snapshot(self) -> tuple[object, ...]:
         """What the copy's future depends on, as plain values."""
@@ -132,7 +131,7 @@ class CopyBook:
         )
         self._copies: dict[CopyId, HeldCopy] = {}
         self._executions: dict[CopyId, HeldCopy] = {}
-        self._ties: dict[TieId, HeldCopy] = {}
+        self._ties: dict[tuple[int, int, int], HeldCopy] = {}
         self._tombstones = Tombstones(self.limits.tombstones_max)
         self._markers = MarkerBook(self.limits.markers_per_peer_max, self.limits.marker_age_max)
         self._claiming: dict[CopyId, HeldCopy] = {}
@@ -245,15 +244,17 @@ class CopyBook:
     # ---- starts and endings ---------------------------------------------------------------------------------------
 
     def _start(self, held: HeldCopy, now: float) -> None:
+        copy, stats = held.id, self.stats
         held.state = COPY_TABLE.next(held.state, CopyTrigger.SLOT_FREE)
         held.started_at = now
-        self._executions[held.id] = held
-        self.stats.started += 1
-        self.stats.queue_wait_seconds += now - held.arrived_at
+        self._executions[copy] = held
+        stats.started += 1
+        stats.queue_wait_seconds += now - held.arrived_at
+        remaining = self._remaining(held, now)
         if held.tied:
-            self._tell_partners(held, Started(held.id, self._remaining(held, now), None))
+            self._tell_partners(held, Started(copy, remaining, None))
         self._out.append(StartWork(held.submit, held.deadline))
-        self._send_caller(held.link, Started(held.id, self._remaining(held, now), self._load(held.link, now)))
+        self._send_caller(held.link, Started(copy, remaining, self._load(held.link, now)))
 
     def _end(self, held: HeldCopy, trigger: CopyTrigger, cause: Cause, now: float, *, retry_after: float = 0.0) -> None:
         """End a copy without an answer, and tell its caller."""
@@ -280,9 +281,10 @@ class CopyBook:
         caller = self._callers.get(held.link)
         if caller is not None:
             caller.copies.pop(copy, None)
-        if held.tied and self._ties.get(copy.tie) is held:
-            del self._ties[copy.tie]
-        self._claiming.pop(copy, None)
+        if held.tied and self._ties.get(held.tie) is held:
+            del self._ties[held.tie]
+        if self._claiming:
+            self._claiming.pop(copy, None)
         if remember:
             partners = held.submit.partners if held.submit.exclusive else ()
             self._tombstones.add(Tombstone(copy, held.state, was == CopyState.RUNNING, partners))
@@ -301,14 +303,13 @@ class CopyBook:
 
     @staticmethod
     def _remaining(held: HeldCopy, now: float) -> float:
-        return max(0.0, held.deadline - now)
+        return held.deadline - now if held.deadline > now else 0.0
 
     def _load(self, link: int, now: float) -> Load:
         caller = self._callers.get(link)
         received = caller.received if caller is not None else 0
-        return Load(
-            len(self._queue), self.slots - len(self._executions), received, max(0.0, self._pushback_until - now)
-        )
+        pushback = self._pushback_until - now if self._pushback_until > now else 0.0
+        return Load(len(self._queue), self.slots - len(self._executions), received, pushback)
 
     def _report(self) -> Report:
         return Report(tuple(sorted(self._notice_latencies.items())))
@@ -321,8 +322,9 @@ class CopyBook:
         self._out.append(SendPeer(link, message))
 
     def _tell_partners(self, held: HeldCopy, message: Message) -> None:
+        own = held.id.rank
         for rank, partner in enumerate(held.submit.partners):
-            if rank != held.id.rank:
+            if rank != own:
                 link = self._links.get(partner)
                 if link is None:
                     self.stats.notices_unsent += 1

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from tiedreq.core.types import UNTIED, CopyId, CopyState, Identity, TieId
 
-Key = TieId | CopyId
+Key = tuple[int, ...]
 
 
 def memory_key(copy: CopyId) -> Key:
-    """A replica holds at most one copy of a tie, so a tied copy is remembered by its tie."""
-    return copy if copy.rank == UNTIED else copy.tie
+    """A replica holds at most one copy of a tie, so a tied copy is remembered by its tie (as a plain tuple)."""
+    return copy if copy.rank == UNTIED else copy[:3]
 
 
 class MarkerKind(IntEnum):
@@ -247,11 +247,12 @@ class Tombstones:
 
     def add(self, tombstone: Tombstone) -> None:
         """Remember how a copy ended."""
-        key = memory_key(tombstone.copy)
-        if key not in self._entries and len(self._entries) >= self._size_max:
-            self._entries.popitem(last=False)
-        self._entries[key] = tombstone
-        self._entries.move_to_end(key)
+        key, entries = memory_key(tombstone.copy), self._entries
+        if key in entries:
+            entries.move_to_end(key)
+        elif len(entries) >= self._size_max:
+            entries.popitem(last=False)
+        entries[key] = tombstone
 
     def grant(self, copy: CopyId, grantee: Identity) -> None:
         """Remember that ``grantee`` may start in place of this ended copy."""

@@ -135,7 +135,7 @@ class ReplicaCore(ExclusiveRules):
 
     def _accept(self, held: HeldCopy) -> None:
         if held.tied:
-            self._ties[held.id.tie] = held
+            self._ties[held.tie] = held
         held.waiting = True
         self._queue.push(held.submit.method, held.id, held)
         heapq.heappush(self._deadlines, (held.deadline, held.id))
@@ -164,7 +164,7 @@ class ReplicaCore(ExclusiveRules):
             return CopyTrigger.REFUSAL, Cause.UNKNOWN_METHOD
         if not method.info.idempotent and (held.tied or submit.kind == CopyKind.BACKUP):
             return CopyTrigger.REFUSAL, Cause.NOT_IDEMPOTENT
-        if held.tied and (submit.copy.tie in self._ties or self._tombstones.get(submit.copy) is not None):
+        if held.tied and (held.tie in self._ties or self._tombstones.get(submit.copy) is not None):
             return CopyTrigger.REFUSAL, Cause.DUPLICATE
         if early is not None:
             return early
@@ -182,10 +182,13 @@ class ReplicaCore(ExclusiveRules):
         """What partners had said before this copy arrived: a start drops it, Next of a lower rank too."""
         copy = held.id
         found: tuple[CopyTrigger, Cause] | None = None
-        for rank, partner in enumerate(held.submit.partners):
+        partners = held.submit.partners
+        if not partners:
+            return None
+        for rank, partner in enumerate(partners):
             if rank == copy.rank:
                 continue
-            kind = self._markers.take(partner, copy._replace(rank=rank), now)
+            kind = self._markers.take(partner, CopyId(copy.client, copy.number, copy.round, rank), now)
             if kind == MarkerKind.STARTED:
                 found = CopyTrigger.PARTNER_STARTED, Cause.STARTED
             elif kind == MarkerKind.NEXT and rank < copy.rank and found is None and not held.submit.exclusive:
@@ -245,7 +248,7 @@ class ReplicaCore(ExclusiveRules):
         if peer is None or copy.rank < 0:
             self.stats.stale_notices += 1
             return None, None
-        held = self._ties.get(copy.tie)
+        held = self._ties.get(copy[:3])
         if held is None:
             return peer, None
         partners = held.submit.partners
@@ -322,8 +325,12 @@ class ReplicaCore(ExclusiveRules):
     # ---- executions -------------------------------------------------------------------------------------------
 
     def _input_settled(self, event: InputSettled, now: float) -> None:
+        queue = self._queue
+        if not len(queue):
+            self._check_drained()
+            return
         while len(self._executions) < self.slots:
-            held = self._queue.take()
+            held = queue.take()
             if held is None:
                 break
             held.waiting = False
@@ -335,7 +342,7 @@ class ReplicaCore(ExclusiveRules):
                 self._claim(held, now)
             else:
                 self._start(held, now)
-        for head in self._queue.heads():
+        for head in queue.heads():
             if head.tied and not head.stoppable and not head.announced and not head.submit.exclusive:
                 head.announced = True
                 self._tell_partners(head, Next(head.id, self._remaining(head, now)))
@@ -346,7 +353,7 @@ class ReplicaCore(ExclusiveRules):
         if held is None:
             return
         self._queue.release(held.submit.method)
-        service_time = max(0.0, now - held.started_at)
+        service_time = now - held.started_at if now > held.started_at else 0.0
         self.stats.busy_seconds += service_time
         outcome = event.outcome
         if held.state != CopyState.RUNNING:

@@ -21,13 +21,14 @@ class WorkQueue(Generic[ItemT]):
     def __init__(self, limits: dict[str, int]) -> None:
         self._limits = dict(limits)
         self._running = dict.fromkeys(self._limits, 0)
-        self._lanes: dict[str, OrderedDict[CopyId, tuple[int, ItemT]]] = {"": OrderedDict()}
+        self._shared: OrderedDict[CopyId, tuple[int, ItemT]] = OrderedDict()
+        self._lanes = {"": self._shared}
         self._lanes.update((name, OrderedDict()) for name in limits)
         self._sequence = 0
         self._first = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(map(len, self._lanes.values())) if self._limits else len(self._shared)
 
     def __iter__(self) -> Iterator[ItemT]:
         """Everything that waits, oldest first."""
@@ -36,7 +37,7 @@ class WorkQueue(Generic[ItemT]):
         return iter([item for _, item in waiting])
 
     def _lane(self, method: str) -> OrderedDict[CopyId, tuple[int, ItemT]]:
-        return self._lanes[method if method in self._limits else ""]
+        return self._lanes[method] if method in self._limits else self._shared
 
     def push(self, method: str, copy: CopyId, item: ItemT) -> None:
         """Put ``item`` at the end."""
@@ -59,6 +60,8 @@ class WorkQueue(Generic[ItemT]):
 
     def take(self) -> ItemT | None:
         """Take out the oldest item whose lane may run one more, and count it as running."""
+        if not self._limits:
+            return self._shared.popitem(last=False)[1][1] if self._shared else None
         best = None
         best_name = ""
         for name, lane in self._lanes.items():
