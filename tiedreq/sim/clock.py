@@ -66,16 +66,22 @@ class Clock:
         self._stopped = False
         at_once = 0
         while not self._stopped:
-            if ending and not (entries and entries[0][0] <= self.now):
-                ending.popleft()()
-                continue
-            if not entries or entries[0][0] > until:
+            if ending:
+                if not entries or entries[0][0] > self.now:
+                    ending.popleft()()
+                    continue
+            elif not entries:
+                break
+            if entries[0][0] > until:
                 break
             when, _, action, first, second = heappop(entries)
-            at_once = at_once + 1 if when == self.now else 0
-            if at_once > INSTANT_MAX:
-                raise SimulationError(f"time stands still at {when!r} s: {action} again and again")
-            self.now = when
+            if when != self.now:
+                self.now = when
+                at_once = 0
+            else:
+                at_once += 1
+                if at_once > INSTANT_MAX:
+                    raise SimulationError(f"time stands still at {when!r} s: {action} again and again")
             action(first, second)
         if not self._stopped and until != NEVER and until > self.now:
             self.now = until
