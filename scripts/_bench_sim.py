@@ -147,7 +147,8 @@ def subjects(seed: int) -> list[Measured]:
     """Everything that is measured, the peer last."""
     policies: dict[str, Policy] = {
         "plain": Plain(),
-        "tied": Tied(),
+        "tied": Tied(backup=None),
+        "tied, learned backup": Tied(),
         "tied, backup": Tied(backup=Backup(after=0.030)),
         "tied, sent at once, backup": Tied(stagger=0.0, backup=Backup(after=0.030)),
     }
