@@ -24,7 +24,7 @@ from cluster.compare.expect import Failure, check_expectations
 from cluster.compare.grid import Task, groups_of, rows_of, tasks_of
 from cluster.compare.options import CompareOptions, read_options
 from cluster.compare.rows import Row
-from cluster.compare.runner import run_tasks
+from cluster.compare.runner import RunFailed, run_tasks
 from cluster.compare.tally import Tally
 from cluster.compare.verdict import verdict
 from tiedreq.core.errors import BadOption
@@ -80,6 +80,9 @@ class Comparison:
         except BadOption as error:
             self._note(str(error))
             return BAD_USAGE
+        except RunFailed as error:
+            self._note(str(error))
+            return BAD_USAGE if error.bad_usage else FAILED
         finally:
             signal.signal(signal.SIGTERM, before)
         return 0

@@ -19,7 +19,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from cluster.compare.grid import Task
 from cluster.compare.tally import Tally
 
-__all__ = ["cores", "run_task", "run_tasks"]
+__all__ = ["RunFailed", "cores", "run_task", "run_tasks"]
+
+
+class RunFailed(Exception):
+    """A live run that can't be had; the message is what to show. ``bad_usage``: somebody's service is at fault."""
+
+    def __init__(self, story: str, *, bad_usage: bool) -> None:
+        super().__init__(story)
+        self.bad_usage = bad_usage
 
 
 def cores() -> int:
@@ -28,14 +36,24 @@ def cores() -> int:
 
 
 def run_task(task: Task) -> Tally:
-    """Run one task here and now. Raises ``BadOption`` for what can't be run."""
+    """Run one task here and now. Raises ``BadOption`` for what can't be run, ``RunFailed`` for what failed."""
     if task.cell.world == "live":
-        from cluster.compare import live
-
-        return live.run_cell(task.cell, task.seed)
+        return _run_live(task)
     from cluster.compare.simulated import run_cell
 
     return run_cell(task.cell, task.seed)
+
+
+def _run_live(task: Task) -> Tally:
+    from cluster.compare.live import ReplicaLost, StartFailed, run_cell
+    from tiedreq.loading import AppError
+
+    try:
+        return run_cell(task.cell, task.seed)
+    except AppError as error:
+        raise RunFailed(error.story, bad_usage=True) from None
+    except (StartFailed, ReplicaLost) as error:
+        raise RunFailed(str(error), bad_usage=False) from None
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Tally]]:
