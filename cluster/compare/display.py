@@ -36,6 +36,8 @@ IDENTIFYING = (
 )
 NUMBERS = (
     Column("duplicates", "duplicate_execution_rate", 100, 3, " %"),
+    Column("slow roots", "slow_root_rate", 100, 1, " %"),
+    Column("independent", "slow_root_rate_independent", 100, 1, " %"),
     Column("p50", "p50_ms", digits=1),
     Column("p99", "p99_ms", digits=1),
     Column("p99.9", "p999_ms", digits=1),

@@ -1,21 +1,21 @@
 """From the tallies of a cell's seeds to its row: every number by its definition (docs/compare.md).
 
-A row is a plain dictionary with exactly the keys of ``COLUMNS``, plus ``fan_out`` where calls are sub-calls of root
-calls. What does not apply is None; a number that is not finite never appears. Durations in rows are milliseconds
-unless the name says otherwise.
+A row is a plain dictionary with exactly the keys of ``COLUMNS``, plus those of ``FAN_OUT_COLUMNS`` where calls are
+sub-calls of root calls. What does not apply is None; a number that is not finite never appears. Durations in rows are
+milliseconds unless the name says otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from cluster.compare.cell import Cell
 from cluster.compare.policies import POLICIES
 from cluster.compare.statistics import Interval, mean_of, upward_trend
 from cluster.compare.tally import Distribution, Tally
 
-__all__ = ["COLUMNS", "Row", "Value", "make_row"]
+__all__ = ["COLUMNS", "FAN_OUT_COLUMNS", "Row", "Value", "make_row"]
 
 Value = str | int | float | bool | list[float] | None
 Row = dict[str, Value]
@@ -28,6 +28,10 @@ COLUMNS: tuple[str, ...] = tuple(
     " late_cancel_rate backup_rate backup_win_rate backup_denied notice_latency_ms messages_per_call cpu_us_per_call"
     " wall_s calls_per_wall_s".split()
 )
+
+
+FAN_OUT_COLUMNS = ("fan_out", "slow_root_rate", "slow_root_rate_independent")
+"""Calls of a root call; root calls slower than 99 % of plain's single calls; 1 - (1 - p)^n of that for single calls."""
 
 
 def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None) -> Row:
@@ -47,7 +51,7 @@ def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None
         row["notice_latency_ms"] = None
     row = {name: _finite(row[name]) for name in COLUMNS}
     if cell.fan_out > 1 or cell.scenario == "fan-out":
-        row["fan_out"] = cell.fan_out
+        row.update(_fan_out(cell, tallies, plain))
     return row
 
 
@@ -121,6 +125,30 @@ def _work(tallies: Sequence[Tally], plain: Sequence[Tally] | None) -> Row:
         "backup_win_rate": per(lambda tally: tally.backups_won, lambda tally: tally.backups_sent),
         "backup_denied": round(_sum(tallies, lambda tally: tally.backups_denied)) if has_backups else None,
     }
+
+
+def _fan_out(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None) -> Row:
+    """What many calls at once make of a rare slow one; slow is what plain's 99th percentile of single calls exceeds."""
+    rates: list[float | None] = [None, None]
+    if plain is not None:
+        single = _merged(_single(cell, tally) for tally in plain)
+        slow = single.percentile(99.0)
+        if slow is not None:
+            rates[0] = _merged(tally.latency for tally in tallies).share_above(slow)
+            share = _merged(_single(cell, tally) for tally in tallies).share_above(slow)
+            rates[1] = None if share is None else 1 - (1 - share) ** cell.fan_out
+    return dict(zip(FAN_OUT_COLUMNS, (cell.fan_out, *rates), strict=True))
+
+
+def _single(cell: Cell, tally: Tally) -> Distribution:
+    return tally.sub_latency if cell.fan_out > 1 else tally.latency
+
+
+def _merged(distributions: Iterable[Distribution]) -> Distribution:
+    merged = Distribution()
+    for distribution in distributions:
+        merged.merge(distribution)
+    return merged
 
 
 def _cost(tallies: Sequence[Tally]) -> Row:

@@ -136,7 +136,10 @@ def test_a_root_call_has_its_answer_when_all_of_its_calls_have() -> None:
     single, root = tally.sub_latency.mean, tally.latency.mean
     assert single is not None and root is not None
     assert root / single == pytest.approx(sum(1 / k for k in range(1, 11)), rel=0.2)  # the longest of ten
-    assert row_of(cell)["fan_out"] == 10
+    row = row_of(cell)
+    assert row["fan_out"] == 10
+    assert row["slow_root_rate_independent"] == pytest.approx(1 - 0.99**10, rel=0.3)
+    assert row["slow_root_rate"] == pytest.approx(1 - 0.99**10, rel=0.5)  # of 80 root calls
 
 
 def test_workers_call_again_as_soon_as_they_have_an_answer() -> None:
