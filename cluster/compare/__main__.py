@@ -21,7 +21,7 @@ from cluster.compare.cell import Cell
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, make_table, progress
 from cluster.compare.document import make_document, write_csv, write_json
 from cluster.compare.expect import Failure, check_expectations
-from cluster.compare.grid import Task, groups_of, rows_of, tasks_of
+from cluster.compare.grid import Task, curve_of, groups_of, rows_of, tasks_of
 from cluster.compare.options import CompareOptions, read_options
 from cluster.compare.rows import Row
 from cluster.compare.runner import RunFailed, run_tasks
@@ -101,7 +101,8 @@ class Comparison:
             elif self._options.json is not None:
                 write_json(document, Path(self._options.json))
             if self._options.out is not None:
-                return self._report(self._options.out, document)
+                curves = [curve_of(cell, self._plan.seeds, self._results) for cell, _ in rows]
+                return self._report(self._options.out, {**document, "curves": curves})
         except OSError as error:
             self._note(f"{error.filename or 'standard output'}: {error.strerror}")
             return FAILED

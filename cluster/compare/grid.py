@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from cluster.compare.cell import NO_LATENCY, Cell
 from cluster.compare.policies import POLICIES
 from cluster.compare.rows import Row, make_row
-from cluster.compare.tally import Tally
+from cluster.compare.tally import Distribution, Tally
 
-__all__ = ["Results", "Task", "groups_of", "plain_cell", "rows_of", "tasks_of"]
+__all__ = ["Results", "Task", "curve_of", "groups_of", "plain_cell", "rows_of", "tasks_of"]
+
+
+CURVE_STEP = 0.02
+"""Neighbouring points of a curve differ by at least that share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,18 @@ def rows_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> li
 def _all(results: Results, cell: Cell, seeds: Sequence[int]) -> list[Tally] | None:
     tallies = [results.get(Task(cell, seed)) for seed in seeds]
     return [tally for tally in tallies if tally is not None] if None not in tallies else None
+
+
+def curve_of(cell: Cell, seeds: Sequence[int], results: Results) -> list[list[float]]:
+    """The curve of a finished row's tail: [milliseconds, share of calls slower], over all seeds, thinned out."""
+    latency = Distribution()
+    for tally in _all(results, canonical(cell), seeds) or ():
+        latency.merge(tally.latency)
+    kept: list[list[float]] = []
+    for seconds, share in latency.points():
+        if not kept or share < kept[-1][1] * (1 - CURVE_STEP):
+            kept.append([seconds * 1000, share])
+    return kept
 
 
 def groups_of(rows: Iterable[tuple[Cell, Row]]) -> list[dict[str, Row]]:

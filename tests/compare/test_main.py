@@ -91,6 +91,19 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -
     assert fresh(documents[0]) == fresh(documents[1])
 
 
+def test_a_directory_gets_rows_and_the_curves_of_their_tails(tmp_path: Path) -> None:
+    run("--policies", "plain,tied", "--seeds", "2", "--out", str(tmp_path / "report"))
+    document = json.loads((tmp_path / "report" / "rows.json").read_text())
+    with (tmp_path / "report" / "rows.csv").open(newline="") as file:
+        assert [row["policy"] for row in csv.DictReader(file)] == ["plain", "tied"]
+    for row, curve in zip(document["rows"], document["curves"], strict=True):
+        times, shares = zip(*curve, strict=True)
+        assert list(times) == sorted(times) and list(shares) == sorted(shares, reverse=True)
+        assert shares[-1] == 0
+        slower = max(share for time, share in curve if time > row["p90_ms"])
+        assert slower == pytest.approx(0.1, abs=0.04)
+
+
 class Interrupting(Constant):
     """A law whose first sample is Ctrl-C."""
 
