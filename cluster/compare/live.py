@@ -29,6 +29,7 @@ from cluster.compare.cell import Cell
 from cluster.compare.live_cluster import ReplicaLost, StartFailed, live_replicas
 from cluster.compare.live_journal import EXECUTIONS_MAX, RETURNED, UNTIED, Execution, read_page
 from cluster.compare.live_links import ShapedNetwork
+from cluster.compare.live_pauses import draw_pauses
 from cluster.compare.live_priority import before_others
 from cluster.compare.live_service import BEGIN, JOURNAL, METHOD
 from cluster.compare.live_timer import punctual_timers
@@ -52,8 +53,10 @@ __all__ = ["CALLS_MAX", "ReplicaLost", "StartFailed", "run_cell"]
 CALLS_MAX = 500_000
 """The most calls of one run, the warm-up included: rate times seconds. What is remembered of each is a few bytes."""
 CALLS_IN_FLIGHT_MAX = 1_000_000
-BEGIN_SECONDS = 0.1
+BEGIN_SECONDS = 0.5
 DRAIN_SECONDS = 15.0
+SECONDS_MAX = 3_600.0
+"""For how long a closed loop has pauses."""
 IDLE_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 SAMPLE_SECONDS = 0.25
@@ -81,10 +84,19 @@ def _check_size(cell: Cell) -> None:
         raise BadOption(f"duration: {calls:,.0f} calls are more than the {CALLS_MAX:,} of a live run")
 
 
+def _seconds(cell: Cell) -> float:
+    """For how long a run may go on, at most."""
+    if cell.workers:
+        return SECONDS_MAX
+    assert cell.rate is not None
+    measured = cell.duration if cell.duration is not None else 2 * cell.measured_calls / cell.rate
+    return cell.warmup + measured + DRAIN_SECONDS + IDLE_SECONDS
+
+
 def _target(cell: Cell) -> Target:
     """What is called. Raises ``BadOption`` when there is nothing that the policy may call, and ``AppError``."""
     if cell.app is None:
-        return Target(METHOD)
+        return Target(METHOD, is_own=True)
     service = load_service(cell.app)
     plain = isinstance(policy_of(cell), Plain)
     if cell.method is None:
@@ -180,6 +192,7 @@ class Run:
         self._traffic = Traffic(cell, seed, clients, target)
         self._tally = self._traffic.tally
         self._before: Counters | None = None
+        self._pauses = draw_pauses(cell, seed, _seconds(cell))
 
     async def run(self) -> Tally:
         """Let it all happen; the tally."""
@@ -208,8 +221,8 @@ class Run:
     async def _begin(self, at: float) -> None:
         """Tell the replicas when the run begins."""
         async with trio.open_nursery() as nursery:
-            for replica in self._address.replicas:
-                nursery.start_soon(self._ask, replica.url, BEGIN, _monotonic(at))
+            for replica, pauses in zip(self._address.replicas, self._pauses, strict=True):
+                nursery.start_soon(self._ask, replica.url, BEGIN, {"at": _monotonic(at), "pauses": pauses})
 
     async def _ask(self, url: str, method: str, arguments: Any) -> Any:
         """Call one replica, over a connection of its own."""

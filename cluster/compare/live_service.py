@@ -13,9 +13,10 @@ shorter by. Not for the demo (``cluster.demo``), whose pauses leave the replica'
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -24,13 +25,13 @@ import trio
 
 import tiedreq
 from cluster.compare.live_journal import FAILED, RETURNED, STOPPED, Journal
+from cluster.compare.live_pauses import Pause, Stops
 from cluster.compare.live_priority import before_others
 from cluster.compare.live_settings import LabSettings
 from cluster.compare.live_timer import punctual_timers
 from cluster.compare.tally import Distribution
 from tiedreq.loading import load_service
 from tiedreq.service import Handler, Method
-from tiedreq.slowness import PauseSchedule
 
 __all__ = ["BEGIN", "JOURNAL", "METHOD", "Work", "lab_service"]
 
@@ -38,6 +39,8 @@ METHOD = "work"
 BEGIN = "cluster.compare: begin"
 JOURNAL = "cluster.compare: journal"
 TIMEOUT_MAX = 86_400.0
+OTHERS = ("backup", "failover")
+"""Kinds of copies that are another execution of their call. (Of a double start both take the call's own time.)"""
 OVERSLEPT_MAX = 0.005
 """More than that is not the timer's doing, and the next execution does not make up for it."""
 OVERSLEPT_SHARE = 1 / 64
@@ -50,31 +53,33 @@ class Work:
         self._settings = settings
         self._times = Random(f"{settings.seed}/{settings.replica}/service")
         self._lock = threading.Lock()
-        self._began: float | None = None
-        self._schedule: PauseSchedule | None = None
+        self._began = math.inf
+        self._pauses: list[Pause] = []
+        self._stops = Stops(())
         self._oversleeps = 0.0
         self.lateness = Distribution()
         self.begun = trio.Event()
 
-    def begin(self, at: float) -> None:
+    def begin(self, at: float, pauses: Iterable[Sequence[float]]) -> None:
         """The run begins at this moment: pauses and brown-outs count from it."""
         self._began = at
-        if self._settings.pause is not None:
-            self._schedule = PauseSchedule(self._settings.pause, self._pause_times(), begin=at)
+        self._pauses = [Pause(at + begin, at + end) for begin, end in pauses]
+        self._stops = Stops(self._pauses)
         self.begun.set()
 
-    def plan(self, seconds: float | None) -> float:
-        """An execution begins now: when it is to end. ``seconds`` is the time that the call brought, if it did."""
+    def plan(self, kind: str, seconds: float) -> float:
+        """An execution begins now: when it is to end. ``seconds`` is the time that the call brought.
+
+        That is the time of its first execution (a tie has one, as a rule); a backup draws another.
+        """
         settings, now = self._settings, time.monotonic()
         with self._lock:
-            if seconds is None:
-                assert settings.service is not None
+            if settings.service is not None and kind in OTHERS:
                 seconds = settings.service.sample(self._times)
-            brown_out, began = settings.brown_out, self._began
-            if brown_out is not None and began is not None and brown_out.begin <= now - began < brown_out.end:
+            brown_out = settings.brown_out
+            if brown_out is not None and brown_out.begin <= now - self._began < brown_out.end:
                 seconds += brown_out.extra
-            seconds *= settings.slow_factor
-            return now + seconds if self._schedule is None else self._schedule.end_of(seconds, begin=now)
+            return self._stops.end_of(seconds * settings.slow_factor, begin=now)
 
     @property
     def late_p99(self) -> float | None:
@@ -96,26 +101,15 @@ class Work:
     async def pause(self) -> None:
         """Stop the event loop in every pause, until cancelled."""
         await self.begun.wait()
-        pause = self._settings.pause
-        if pause is None:
-            return
-        assert self._began is not None
-        times, at = self._pause_times(), self._began
-        while True:
-            at += times.expovariate(1 / pause.every)
-            await trio.sleep(at - time.monotonic() if at > time.monotonic() else 0)
-            at += pause.duration
-            if at > time.monotonic():
-                time.sleep(at - time.monotonic())  # noqa: ASYNC251 -- everything is to stop
-
-    def _pause_times(self) -> Random:
-        return Random(f"{self._settings.seed}/{self._settings.replica}/pause")
+        for pause in self._pauses:
+            await trio.sleep(max(0.0, pause.begin - time.monotonic()))
+            time.sleep(max(0.0, pause.end - time.monotonic()))  # noqa: ASYNC251 -- everything is to stop
 
 
 async def _work(ctx: tiedreq.Context, args: Any) -> None:
     """Take the time of one execution, and stop when told to."""
     work: Work = ctx.state.work
-    planned = work.plan(args)
+    planned = work.plan(ctx.kind, args)
     await trio.sleep(max(0.0, planned - work.oversleeps - time.monotonic()))
     work.ended(planned)
 
@@ -123,7 +117,7 @@ async def _work(ctx: tiedreq.Context, args: Any) -> None:
 def _work_in_thread(ctx: tiedreq.Context, args: Any) -> None:
     """The same, to its end whatever happens. Threads sleep punctually."""
     work: Work = ctx.state.work
-    planned = work.plan(args)
+    planned = work.plan(ctx.kind, args)
     time.sleep(max(0.0, planned - time.monotonic()))
 
 
@@ -150,7 +144,7 @@ def lab_service(settings: LabSettings, journal: Journal) -> tiedreq.Service:
     @service.method(BEGIN)
     async def begin(ctx: tiedreq.Context, args: Any) -> None:
         await trio.lowlevel.checkpoint()
-        work.begin(args)
+        work.begin(args["at"], args["pauses"])
 
     @service.method(JOURNAL)
     async def read_journal(ctx: tiedreq.Context, args: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from cluster.compare.cell import BrownOut, Cell
 from tiedreq.core.errors import BadOption
 from tiedreq.laws import ServiceLaw, parse_law
-from tiedreq.slowness import PauseSpec, parse_pause
 
 __all__ = ["VARIABLE", "LabSettings"]
 
@@ -24,8 +23,9 @@ VARIABLE = "TIEDREQ_LAB"
 class LabSettings:
     """What one replica of a cell is like. Durations are seconds.
 
-    ``service`` is None where each call brings its own time (slowness that belongs to the call). ``app`` is somebody's
-    own service, then nothing else matters. ``seed`` and ``replica`` name the random streams.
+    ``service`` is the law of further executions of a call, None where all take the time that the call brings (slowness
+    that belongs to the call). ``app`` is somebody's own service, then nothing else matters. ``seed`` and ``replica``
+    name the random stream.
     """
 
     replica: str
@@ -33,17 +33,12 @@ class LabSettings:
     app: str | None = None
     service: ServiceLaw | None = None
     slow_factor: float = 1.0
-    pause: PauseSpec | None = None
     brown_out: BrownOut | None = None
     threads: bool = False
 
     @classmethod
     def of(cls, cell: Cell, index: int, seed: int) -> LabSettings:
-        """What the replica with this index is in a cell. Raises ``BadOption`` for what a live run can't do."""
-        pauses = [spec for spec in cell.pauses if spec.replica in (None, index)]
-        if len(pauses) > 1:
-            told = " and ".join(map(str, pauses))
-            raise BadOption(f"pause: {told} are about the same replica, and a live replica has pauses of one kind")
+        """What the replica with this index is in a cell."""
         factor = 1.0
         for slow in cell.slow:
             if slow.replica == index:
@@ -54,7 +49,6 @@ class LabSettings:
             app=cell.app,
             service=None if cell.intrinsic else cell.service,
             slow_factor=factor,
-            pause=pauses[0] if pauses else None,
             brown_out=cell.brown_out,
             threads=cell.handlers == "thread",
         )
@@ -63,7 +57,6 @@ class LabSettings:
         """The environment variable that hands these settings to a replica."""
         values = asdict(self)
         values["service"] = None if self.service is None else str(self.service)
-        values["pause"] = None if self.pause is None else str(self.pause)
         return {VARIABLE: json.dumps(values)}
 
     @classmethod
@@ -73,9 +66,8 @@ class LabSettings:
         if text is None:
             raise BadOption(f"{VARIABLE} is not set: this service runs under python -m cluster.compare --world live")
         values = json.loads(text)
-        for name, parse in (("service", parse_law), ("pause", parse_pause)):
-            if values[name] is not None:
-                values[name] = parse(values[name])
+        if values["service"] is not None:
+            values["service"] = parse_law(values["service"])
         if values["brown_out"] is not None:
             values["brown_out"] = BrownOut(**values["brown_out"])
         return cls(**values)

@@ -3,6 +3,9 @@
 Latency counts from the intended time of a call, however late it was sent; ``lateness`` says how late that was. A call
 is known by its number in the run, which every copy carries as its key. All times are Trio's, in seconds.
 
+Common random numbers: arrivals and the service times of first executions come from the same streams as in a simulated
+run, so that with the same seed they are the same there.
+
 Not for what the replicas did (``live_journal``), and not for the counters of a window (``live``).
 """
 
@@ -30,10 +33,11 @@ NOBODY = -1
 
 
 class Target(NamedTuple):
-    """What is called."""
+    """What is called. Calls of the laboratory's own method bring a service time instead of ``arguments``."""
 
     method: str
     arguments: Any = None
+    is_own: bool = False
 
 
 class Root:
@@ -118,8 +122,8 @@ class Traffic:
             now = trio.current_time()
             await self._call(*self._next_call(now), now, None)
 
-    def _next_call(self, intended: float) -> tuple[int, bool]:
-        """The number of a call that is made now, and whether it is measured."""
+    def _next_call(self, intended: float) -> tuple[int, bool, Any]:
+        """The number of a call that is made now, whether it is measured, and its arguments."""
         number = self.calls_made
         self.winners.append(NOBODY)
         self.open_calls += 1
@@ -131,13 +135,13 @@ class Traffic:
             self._calls_left -= 1
             self.tally.calls += 1
             self.tally.offered += 1
-        return number, measured
+        own = self._target.is_own
+        return number, measured, self._cell.service.sample(self._times) if own else self._target.arguments
 
     # ---- calls ------------------------------------------------------------------------------------------------
 
-    async def _call(self, number: int, measured: bool, intended: float, root: Root | None) -> None:
+    async def _call(self, number: int, measured: bool, arguments: Any, intended: float, root: Root | None) -> None:
         client = self._clients[number % len(self._clients)]
-        arguments = self._cell.service.sample(self._times) if self._cell.intrinsic else self._target.arguments
         sent = trio.current_time()
         self.lateness.add(sent - intended)
         reply: Reply | None = None
