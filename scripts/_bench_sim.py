@@ -1,11 +1,12 @@
 """How many calls a second of one core's time the simulator makes, nobody watching: see `scripts/bench_sim --help`.
 
 The cell is that of the comparison: 10 replicas of 8 slots, exp(10ms), the better of two random replicas, 60 % load,
-1 ms one way between any two nodes. The peer is a bare loop over a heap: the same arrivals, the same choice, the same
-queues and service times, without messages, clients or rules. What it reaches is what Python leaves to win at most.
+1 ms one way between replicas, none to clients: the second copy of a tie is seldom sent, unless it is sent at once. The
+peer is a bare loop over a heap: the same arrivals, the same choice, the same queues and service times, without
+messages, clients or rules. What it reaches is what Python leaves to win at most.
 
-Subjects take turns, after everything that ages (markers, tombstones) has aged. Called
-by scripts/bench_sim, inside the project's environment, in the checkout.
+Each subject has a process to itself, as a run of a comparison has, and they take turns, after everything that ages
+(markers, tombstones) has aged. Called by scripts/bench_sim, inside the project's environment, in the checkout.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import statistics
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -55,8 +58,7 @@ class Simulated:
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self._load = Workload(Exponential(SERVICE), stream(seed, "law"))
-        latency = LatencySpec(LatencyLaw(LATENCY))
-        network = NetworkOptions(mesh=latency, client=latency)
+        network = NetworkOptions(mesh=LatencySpec(LatencyLaw(LATENCY)))
         self._world = World(WorldOptions(replicas=REPLICAS, slots=SLOTS, network=network), self._load, seed=seed)
         self._world.start()
         make = partial(self._load.make, policy=policy, timeout=TIMEOUT)
@@ -116,19 +118,45 @@ class BareQueues:
         heappush(self._entries, (when, self._number, replica))
 
 
-@dataclass
-class Measured:
-    """A subject, and its calls per second of processor time in each round."""
+def take_turns(make: Callable[[], Subject], turns: Connection) -> None:
+    """The process of one subject: asked for seconds of virtual time, it answers with its calls per second."""
+    # Nothing here makes cycles; what lives long is looked at seldom.
+    gc.set_threshold(100_000, 50, 100)
+    subject = make()
+    while (seconds := turns.recv()) is not None:
+        began = time.process_time()
+        calls = subject.advance(seconds)
+        turns.send(calls / (time.process_time() - began))
 
-    name: str
-    subject: Subject
-    rates: list[float] = field(default_factory=list)
+
+class Measured:
+    """A subject in a process of its own, and its calls per second of processor time in each round."""
+
+    def __init__(self, name: str, make: Callable[[], Subject]) -> None:
+        self.name = name
+        self.rates: list[float] = []
+        context = multiprocessing.get_context("spawn")
+        self._turns, theirs = context.Pipe()
+        self._process = context.Process(target=take_turns, args=(make, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def advance(self, seconds: float) -> float:
+        """Take a turn; returns its rate."""
+        self._turns.send(seconds)
+        try:
+            return float(self._turns.recv())
+        except EOFError:
+            raise SystemExit(f"{self.name}: its process ended early") from None
 
     def measure(self, seconds: float) -> None:
         """One round."""
-        began = time.process_time()
-        calls = self.subject.advance(seconds)
-        self.rates.append(calls / (time.process_time() - began))
+        self.rates.append(self.advance(seconds))
+
+    def end(self) -> None:
+        """End its process."""
+        self._turns.send(None)
+        self._process.join()
 
     def row(self, peer: float) -> dict[str, str | float]:
         """What the contract of all bench scripts asks for; ``spread`` is from the slowest to the fastest round."""
@@ -152,8 +180,8 @@ def subjects(seed: int) -> list[Measured]:
         "tied, backup": Tied(backup=Backup(after=0.030)),
         "tied, sent at once, backup": Tied(stagger=0.0, backup=Backup(after=0.030)),
     }
-    simulated = [Measured(name, Simulated(policy, seed)) for name, policy in policies.items()]
-    return [*simulated, Measured(PEER, BareQueues(seed))]
+    simulated = [Measured(name, partial(Simulated, policy, seed)) for name, policy in policies.items()]
+    return [*simulated, Measured(PEER, partial(BareQueues, seed))]
 
 
 def positive(text: str) -> float:
@@ -206,14 +234,14 @@ def show(rows: list[dict[str, str | float]]) -> None:
 
 def main() -> int:
     options = arguments()
-    # Nothing here makes cycles; what lives long is looked at seldom.
-    gc.set_threshold(100_000, 50, 100)
     measured = subjects(options.seed)
     for each in measured:
-        each.subject.advance(options.warmup)
+        each.advance(options.warmup)
     for _ in range(options.rounds):
         for each in measured:
             each.measure(options.seconds)
+    for each in measured:
+        each.end()
     peer = statistics.median(measured[-1].rates)
     rows = [each.row(peer) for each in measured]
     show(rows)
