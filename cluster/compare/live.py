@@ -222,7 +222,7 @@ class Run:
         """Tell the replicas when the run begins."""
         async with trio.open_nursery() as nursery:
             for replica, pauses in zip(self._address.replicas, self._pauses, strict=True):
-                nursery.start_soon(self._ask, replica.url, BEGIN, {"at": _monotonic(at), "pauses": pauses})
+                nursery.start_soon(self._ask, replica.url, BEGIN, {"at": at + clocks_apart(), "pauses": pauses})
 
     async def _ask(self, url: str, method: str, arguments: Any) -> Any:
         """Call one replica, over a connection of its own."""
@@ -284,7 +284,7 @@ class Run:
 
     async def _read_journals(self) -> None:
         """Join what the replicas executed to the calls that it was for."""
-        join = Join(self._tally, self._traffic)
+        join = Join(self._tally, self._traffic, clocks_apart())
         for index, replica in enumerate(self._address.replicas):
             rows, begin = 1, 0
             while begin < rows:
@@ -314,13 +314,13 @@ class Run:
 
 
 class Join:
-    """Counts executions into a tally, call by call."""
+    """Counts executions into a tally, call by call. The clock of executions is ``apart`` seconds before Trio's."""
 
-    def __init__(self, tally: Tally, traffic: Traffic) -> None:
+    def __init__(self, tally: Tally, traffic: Traffic, apart: float) -> None:
         self._tally = tally
         self._winners = traffic.winners
         self._measured = range(traffic.first_measured, traffic.first_measured + tally.calls)
-        self._window = _monotonic(traffic.window[0]), _monotonic(traffic.window[1])
+        self._window = traffic.window[0] + apart, traffic.window[1] + apart
         self._starts: Counter[int] = Counter()
         self._tied_starts: Counter[int] = Counter()
         self._returned: Counter[int] = Counter()
@@ -351,6 +351,6 @@ class Join:
             tally.wasted_seconds += seconds
 
 
-def _monotonic(at: float) -> float:
-    """A moment of Trio's clock on the one that all processes of this host share."""
-    return at - trio.current_time() + time.monotonic()
+def clocks_apart() -> float:
+    """What to add to a moment of Trio's clock for the same on the one that all processes of this host share."""
+    return time.monotonic() - trio.current_time()

@@ -3,8 +3,8 @@
 An execution is a row of plain numbers in arrays: some 27 bytes. ``EXECUTIONS_MAX`` bounds a replica's memory; what
 would come beyond is counted in ``left_out``, and a run that has any is no measurement.
 
-Times are seconds of the monotonic clock, which all processes of a host share. Not for what the replica's core counts
-(its status), and not for what the client sees.
+Times are seconds of the monotonic clock, which all processes of a host share (tests bring another). Not for what the
+replica's core counts (its status), and not for what the client sees.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tiedreq.service import Context
@@ -53,8 +53,9 @@ class Execution(NamedTuple):
 class Journal:
     """The executions of one replica, from any thread."""
 
-    def __init__(self, *, executions_max: int = EXECUTIONS_MAX) -> None:
+    def __init__(self, *, executions_max: int = EXECUTIONS_MAX, clock: Callable[[], float] = time.monotonic) -> None:
         self.left_out = 0
+        self._now = clock
         self._max = executions_max
         self._lock = threading.Lock()
         self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _COLUMNS}
@@ -68,7 +69,7 @@ class Journal:
             int(context.key) if context.key is not None and context.key.isdecimal() else NOBODYS,
             KINDS.index(context.kind),
             UNTIED if context.rank is None else context.rank,
-            time.monotonic(),
+            self._now(),
             0.0,
             RUNNING,
         )
@@ -84,7 +85,7 @@ class Journal:
     def end(self, row: int, how: int) -> None:
         """The execution of this row has ended now."""
         if row >= 0:
-            self._columns["ended"][row] = time.monotonic()
+            self._columns["ended"][row] = self._now()
             self._columns["how"][row] = how
 
     def page(self, begin: int) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class Journal:
         end = begin + PAGE_ROWS
         with self._lock:
             columns = {name: column[begin:end].tobytes() for name, column in self._columns.items()}
-        return {"rows": len(self), "left_out": self.left_out, "now": time.monotonic(), "columns": columns}
+        return {"rows": len(self), "left_out": self.left_out, "now": self._now(), "columns": columns}
 
 
 def read_page(page: Mapping[str, Any]) -> Iterator[Execution]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -49,8 +49,9 @@ OVERSLEPT_SHARE = 1 / 64
 class Work:
     """The artificial work of one replica, and its pauses. All times are those of the monotonic clock, in seconds."""
 
-    def __init__(self, settings: LabSettings) -> None:
+    def __init__(self, settings: LabSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._clock = clock
         self._times = Random(f"{settings.seed}/{settings.replica}/service")
         self._lock = threading.Lock()
         self._began = math.inf
@@ -72,7 +73,7 @@ class Work:
 
         That is the time of its first execution (a tie has one, as a rule); a backup draws another.
         """
-        settings, now = self._settings, time.monotonic()
+        settings, now = self._settings, self._clock()
         with self._lock:
             if settings.service is not None and kind in OTHERS:
                 seconds = settings.service.sample(self._times)
