@@ -1,4 +1,4 @@
-"""Make the virtual environment in .venv beside the checkout: `_install.py run|dev`.
+"""Make the virtual environment in .venv beside the checkout: `_install.py run|report|dev`.
 
 Called by scripts/_setup.sh when the environment is missing or out of date, with
 whatever Python was found; so it uses the standard library only.
@@ -7,7 +7,7 @@ whatever Python was found; so it uses the standard library only.
   installer killed outright still keeps the next one out until its pip has ended.
 * `.venv/ready-KIND` is written last and holds the text the environment was made
   from. An environment without any was interrupted half way and is made anew.
-* `dev` holds everything that `run` does, in the same versions.
+* `dev` holds everything that `run` and `report` do, in the same versions, and `report` what `run` does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / ".venv.lock"
-KINDS = {"run": ("run",), "dev": ("run", "dev")}
+KINDS = {"run": ("run",), "report": ("run", "report"), "dev": ("run", "report", "dev")}
 
 # Settings that would make pip install somewhere else or refuse the checkout itself.
 PIP_SETTINGS_DROPPED = "PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_PYTHON"

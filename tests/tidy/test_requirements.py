@@ -13,10 +13,9 @@ from tests.tidy._tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 GROUPS = PROJECT["dependency-groups"]
-NEEDED = {
-    "run": [*PROJECT["project"]["dependencies"], *GROUPS["build"]],
-    "dev": [*PROJECT["project"]["dependencies"], *GROUPS["build"], *GROUPS["dev"]],
-}
+RUN = [*PROJECT["project"]["dependencies"], *GROUPS["build"]]
+REPORT = [*RUN, *PROJECT["project"]["optional-dependencies"]["report"]]
+NEEDED = {"run": RUN, "report": REPORT, "dev": [*REPORT, *GROUPS["dev"]]}
 
 
 def pins(text: str) -> dict[str, tuple[Version, int]]:
@@ -45,9 +44,13 @@ def test_pins_satisfy_the_project(kind: str, pinned) -> None:
         assert pinned[kind][needed.name][0] in needed.specifier, "run scripts/_pin"
 
 
-def test_both_sets_pin_the_same_versions(pinned) -> None:
-    # An environment for `dev` also serves `run`: scripts/_install.py marks it so.
-    assert pinned["run"].items() <= pinned["dev"].items()
+def test_the_sets_pin_the_same_versions(pinned) -> None:
+    # An environment for `dev` also serves `report`, and that one `run`: scripts/_install.py marks it so.
+    assert pinned["run"].items() <= pinned["report"].items() <= pinned["dev"].items()
+
+
+def test_who_only_runs_it_needs_no_plotting_library(pinned) -> None:
+    assert not {"matplotlib", "numpy", "pillow"} & set(pinned["run"])
 
 
 def test_the_build_group_is_what_the_build_needs() -> None:
