@@ -41,6 +41,7 @@ __all__ = ["run_cell"]
 ANSWER = Answer(b"")
 METHOD = "work"
 MANY = 100_000_000
+TOMBSTONES = 10_000
 DRAIN_FACTOR = 3.0
 DRAIN_MIN = 30.0
 DRAIN_STEP = 0.1
@@ -333,7 +334,8 @@ def run_cell(cell: Cell, seed: int) -> Tally:
 
 def _world_options(cell: Cell) -> WorldOptions:
     stoppable = cell.handlers == "cancellable"
-    limits = {"queue_length_max": MANY, "copies_per_caller_max": MANY}  # an unstable run shows its queue, no refusals
+    # An unstable run shows its queue, no refusals; many replicas remember ended copies for some seconds only.
+    limits = {"queue_length_max": MANY, "copies_per_caller_max": MANY, "tombstones_max": TOMBSTONES}
     return WorldOptions(
         replicas=cell.replicas,
         slots=cell.slots,
