@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.compare.cell import Cell
-from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS, Row
+from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS, NOTE, Row
 from cluster.compare.runner import cores
 
 __all__ = ["SCHEMA", "make_document", "write_csv", "write_json"]
@@ -47,7 +47,7 @@ def write_json(document: dict[str, Any], path: Path) -> None:
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
     """Write rows with a header. A pair of limits takes two columns, ``…_low`` and ``…_high``; null is empty."""
-    extra = FAN_OUT_COLUMNS if any("fan_out" in row for row in rows) else ()
+    extra = [column for column in (*FAN_OUT_COLUMNS, NOTE) if any(column in row for row in rows)]
     names = [name for column in (*COLUMNS, *extra) for name in _names(column)]
     with _temporary(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, restval="")

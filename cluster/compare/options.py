@@ -126,7 +126,9 @@ def _policies(text: str) -> tuple[str, ...]:
     metavar="FILE.csv",
     help="Your own calls: arrival,duration[,replica] in seconds.",
 )
-@click.option("--app", metavar="MODULE:SERVICE", help="Your own service (live).")
+@click.option("--app", metavar="MODULE:SERVICE", help="Your own service (live, with --rate).")
+@click.option("--method", metavar="NAME", help="What is called of it. [default: its first idempotent method]")
+@click.option("--args", "arguments", metavar="JSON", help="The arguments of each call. [default: null]")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write a report there.")
 @click.option("--json", "json_target", metavar="FILE|-", help="Write the rows as JSON.")
 @click.option("--expect", multiple=True, metavar="EXPR", help="'tied.p999_ms < 0.7 * hedged.p999_ms'; exit 1 if not.")

@@ -23,7 +23,7 @@ SHAPE = ("replicas", "slots", "service", "slow", "pause", "intrinsic", "trace", 
 
 SAME = (
     "replicas slots service intrinsic handlers client_latency callers copies stagger backup_after backup_budget"
-    " backups picker warmup app".split()
+    " backups picker warmup app method arguments".split()
 )
 """Options that are fields of a cell under the same name."""
 
@@ -43,6 +43,9 @@ TRACE_SEEDS = 5
 TRACE_REPLICAS = 10
 FROM_TRACE = ("rate", "load", "duration", "calls", "service", "slow", "pause", "app", "fan_out")
 """Options that a recording of calls stands for."""
+
+FROM_APP = ("load", "service", "slow", "pause", "intrinsic", "handlers")
+"""Options about a service that somebody's own decides by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def make_plan(given: Mapping[str, Any]) -> Plan:
 def _check_together(given: Mapping[str, Any]) -> None:
     pairs = [("rate", "load"), ("duration", "calls"), ("scenario", "trace"), ("scenario", "app")]
     pairs += [("trace", other) for other in FROM_TRACE]
+    pairs += [("app", other) for other in FROM_APP]
     for one, other in pairs:
         if one in given and other in given:
             raise BadOption(f"{one}: not together with --{other.replace('_', '-')}")
@@ -145,6 +149,11 @@ def _cell_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _traffic(given: Mapping[str, Any], fixed: Scenario, base: dict[str, Any]) -> list[dict[str, Any]]:
     """The fields of a cell that say how calls come, one set for each rate or load."""
+    if "app" in given:
+        Cell(**{**base, "rate": 1.0, "workers": 0})  # what is wrong with the rest is told first
+        if "rate" not in given:
+            raise BadOption("rate: how many calls per second your service takes is not known; give a --rate")
+        return [{"rate": rate, "load": None} for rate in given["rate"]]
     trial = Cell(**{**base, "rate": 1.0, "workers": 0})
     mean = trial.service.mean()
     if mean <= 0:

@@ -1,8 +1,8 @@
 """From the tallies of a cell's seeds to its row: every number by its definition (docs/compare.md).
 
 A row is a plain dictionary with exactly the keys of ``COLUMNS``, plus those of ``FAN_OUT_COLUMNS`` where calls are
-sub-calls of root calls. What does not apply is None; a number that is not finite never appears. Durations in rows are
-milliseconds unless the name says otherwise.
+sub-calls of root calls, plus ``NOTE`` where a live run found itself doubtful. What does not apply is None; a number that
+is not finite never appears. Durations in rows are milliseconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cluster.compare.policies import POLICIES
 from cluster.compare.statistics import Interval, mean_of, upward_trend
 from cluster.compare.tally import Distribution, Tally
 
-__all__ = ["COLUMNS", "FAN_OUT_COLUMNS", "Row", "Value", "make_row"]
+__all__ = ["COLUMNS", "FAN_OUT_COLUMNS", "NOTE", "Row", "Value", "make_row"]
 
 Value = str | int | float | bool | list[float] | None
 Row = dict[str, Value]
@@ -32,6 +32,9 @@ COLUMNS: tuple[str, ...] = tuple(
 
 FAN_OUT_COLUMNS = ("fan_out", "slow_root_rate", "slow_root_rate_independent")
 """Calls of a root call; root calls slower than 99 % of plain's single calls; 1 - (1 - p)^n of that for single calls."""
+
+NOTE = "note"
+"""Why the row is doubtful, in words: the client or a replica did not keep up."""
 
 
 def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None) -> Row:
@@ -52,6 +55,8 @@ def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None
     row = {name: _finite(row[name]) for name in COLUMNS}
     if cell.fan_out > 1 or cell.scenario == "fan-out":
         row.update(_fan_out(cell, tallies, plain))
+    if cell.world == "live" and (notes := dict.fromkeys(note for tally in tallies for note in tally.notes)):
+        row[NOTE] = "; ".join(notes)
     return row
 
 
