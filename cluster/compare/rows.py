@@ -1,8 +1,8 @@
 """From the tallies of a cell's seeds to its row: every number by its definition (docs/compare.md).
 
 A row is a plain dictionary with exactly the keys of ``COLUMNS``, plus those of ``FAN_OUT_COLUMNS`` where calls are
-sub-calls of root calls, plus ``NOTE`` where a live run found itself doubtful. What does not apply is None; a number that
-is not finite never appears. Durations in rows are milliseconds unless the name says otherwise.
+sub-calls of root calls, plus ``NOTE`` where a live run found itself doubtful. What does not apply is None; a number
+that is not finite never appears. Durations in rows are milliseconds unless the name says otherwise.
 """
 
 from __future__ import annotations
