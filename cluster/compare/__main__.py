@@ -126,7 +126,7 @@ class Comparison:
         changed = f", changed: {', '.join(sorted(overrides))}" if overrides else ""
         return (
             f"{cell.world}: {self._name(cell)}{changed} – {cell.replicas} replicas x {cell.slots},"
-            f" {cell.service}, seeds {self._plan.seeds[0]} to {self._plan.seeds[-1]}; times in ms"
+            f" {cell.app or cell.service}, seeds {self._plan.seeds[0]} to {self._plan.seeds[-1]}; times in ms"
         )
 
     def _name(self, cell: Cell) -> str:
