@@ -192,6 +192,7 @@ class Run:
         self._traffic = Traffic(cell, seed, clients, target)
         self._tally = self._traffic.tally
         self._before: Counters | None = None
+        self._late_p99: dict[str, float] = {}
         self._pauses = draw_pauses(cell, seed, _seconds(cell))
 
     async def run(self) -> Tally:
@@ -296,11 +297,8 @@ class Run:
             if page["left_out"]:
                 told = f"{page['left_out']} executions beyond {EXECUTIONS_MAX:,} of {replica.name} are not counted"
                 self._tally.notes.append(told)
-            if page["late_p99"] is not None and page["late_p99"] > LATE_MAX:
-                self._tally.notes.append(
-                    f"{replica.name} did not keep up: 1 % of its executions took {1000 * page['late_p99']:.1f} ms or "
-                    "more longer than they should have"
-                )
+            if page["late_p99"] is not None:
+                self._late_p99[replica.name or replica.url] = page["late_p99"]
 
     def _check_itself(self) -> None:
         """Say so when what was measured is the machine."""
@@ -310,6 +308,13 @@ class Run:
             self._tally.notes.append(
                 f"the client did not keep up: 1 % of calls were sent {1000 * p99:.1f} ms or more after their time "
                 f"(the latest {1000 * late.longest:.0f} ms)"
+            )
+        behind = {name: p99 for name, p99 in self._late_p99.items() if p99 > LATE_MAX}
+        if behind:
+            worst = max(behind, key=behind.__getitem__)
+            self._tally.notes.append(
+                f"{len(behind)} of {self._cell.replicas} replicas did not keep up: 1 % of the executions at {worst} "
+                f"took {1000 * behind[worst]:.1f} ms or more longer than they should have"
             )
 
 
