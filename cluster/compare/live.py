@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -73,9 +74,23 @@ def run_cell(cell: Cell, seed: int, *, engine: str = "local") -> Tally:
     _check_size(cell)
     target = _target(cell)
     began = time.perf_counter()
-    tally = trio.run(_run, cell, seed, engine, target)
+    with _interrupted_in_good_order():
+        tally = trio.run(_run, cell, seed, engine, target)
     tally.wall_seconds = time.perf_counter() - began
     return tally
+
+
+@contextmanager
+def _interrupted_in_good_order() -> Iterator[None]:
+    """Where SIGTERM is to interrupt as Ctrl-C does, let it: Trio knows where Ctrl-C may strike, and not of others."""
+    if signal.getsignal(signal.SIGTERM) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _check_size(cell: Cell) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -32,8 +34,14 @@ def small(**changes: Any) -> Cell:
     return Cell(world="live", replicas=3, slots=4, rate=50.0, warmup=0.5, duration=2.0, policy="plain").but(**changes)
 
 
-def replicas() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "cluster.replica" in " ".join(p.cmdline())]
+def replicas(parent: int | None = None) -> list[psutil.Process]:
+    """The replicas that this process, or another, has started."""
+    found = []
+    for process in psutil.Process(parent).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "cluster.replica" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @pytest.mark.system
@@ -171,3 +179,30 @@ def test_ctrl_c_ends_a_run_at_once_and_leaves_nothing(tmp_path: Path, after: flo
     assert not psutil.wait_procs(children, timeout=2)[1]
     left = {name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("tiedreq-")}
     assert left == set()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_shows_the_rows_that_were_finished(tmp_path: Path, number: signal.Signals) -> None:
+    options = "--world live --replicas 2 --slots 4 --service exp(10ms) --rate 50 --mesh-latency 1ms --duration 2s"
+    command = [sys.executable, "-m", "cluster.compare", *options.split(), "--warmup", "0ms", "--policies"]
+    process = subprocess.Popen(
+        [*command, "plain,tied,hedged,backup,auto,tied-classic", "--json", str(tmp_path / "rows.json")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen: set[int] = set()
+    patience = time.monotonic() + 30
+    while len(seen) < 6 and time.monotonic() < patience:  # the replicas of the third run are there
+        seen |= {replica.pid for replica in replicas(process.pid)}
+        time.sleep(0.02)
+    time.sleep(1.0)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=10)
+    assert process.returncode == 130 and "interrupted: these are the rows that were finished" in errors
+    assert "Traceback" not in errors and "plain" in out and "hedged" not in out
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [row["policy"] for row in rows] == ["plain", "tied"]
+    assert len(children) == 2 and not psutil.wait_procs(children, timeout=2)[1]
