@@ -34,12 +34,12 @@ def call_event(link: int, message: m.Message, *, bad: bytes) -> e.CallEvent:
     match message:
         case m.Started(copy=copy):
             return e.CopyStarted(link, copy)
-        case m.Result(copy, payload):
-            return e.ResultReceived(link, copy, payload != bad)
-        case m.Failed(copy, code, text, details, retryable):
-            return e.FailureReceived(link, copy, code, text, details, retryable)
-        case m.Ended(copy, state, cause, retry_after):
-            return e.CopyEnded(link, copy, state, cause, retry_after)
+        case m.Result(copy, payload, service_time, queue_wait):
+            return e.ResultReceived(link, copy, payload != bad, service_time, queue_wait)
+        case m.Failed(copy, code, text, details, retryable, service_time):
+            return e.FailureReceived(link, copy, code, text, details, retryable, service_time)
+        case m.Ended(copy, state, cause, retry_after, service_time):
+            return e.CopyEnded(link, copy, state, cause, retry_after, service_time)
         case _:
             raise AssertionError(f"a client gets no {type(message).__name__} about a copy")
 

@@ -22,6 +22,7 @@ from tiedreq.core import messages as m
 from tiedreq.core.call import CallCore, CallRequest, CallStats
 from tiedreq.core.call_table import CallState
 from tiedreq.core.errors import RemoteViolation
+from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.policy import Plain, Policy
@@ -42,6 +43,7 @@ class Triangle:
         limits: ReplicaLimits | None = None,
         methods: Iterable[HeldMethod] = METHODS,
         rounds_max: int = 5,
+        learning: LearningBook | None = None,
     ) -> None:
         self.now = 100.0
         self.trace: list[str] = []
@@ -50,6 +52,7 @@ class Triangle:
         self.nodes: dict[str, Node] = {}
         self.table = OrderedTable()
         self.stats = CallStats()
+        self.learning = learning
         self.calls: dict[int, CallCore] = {}
         self.watch = Watch()
         self.violations: list[str] = []
@@ -199,8 +202,11 @@ class Triangle:
             b"arguments",
             policy if policy is not None else Plain(),
             self.now + timeout,
+            stoppable=next(item.info.stoppable for item in self._methods if item.info.name == method),
         )
-        self.calls[number] = CallCore(request, self.table, self.stats, rounds_max=self._rounds_max)
+        self.calls[number] = CallCore(
+            request, self.table, self.stats, rounds_max=self._rounds_max, learning=self.learning
+        )
         self.table.order = at
         self._step_call(number, e.CallRequested())
         return number

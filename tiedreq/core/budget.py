@@ -10,8 +10,10 @@ as much as many usual calls). So the bucket holds busy time, kept in whole nanos
 * **withdrawals**: a backup takes its expected busy time when it leaves and gives a ticket; the ticket is settled with
   the true busy time when the backup ends, however it ends: what it won, lost or never used comes back, what it took
   beyond is taken. A ticket settles once. One that is never settled (its caller crashed) stays spent as expected:
-  nothing is lost or made, and nothing has to be kept. Work lost to double starts is taken when it is known, and
-  a failover after a refusal takes a call's work and keeps it (it is a token against storms, not extra work).
+  nothing is lost or made, and nothing has to be kept. A double start takes what its executions took together beyond
+  the mean of one, and gives back what they took less (with memoryless service times the two together take as long as
+  one, since the first to end stops the other: charging the whole loser would brake what costs nothing). A failover
+  after a refusal takes a call's work and keeps it (it is a token against storms, not extra work).
 * **capacity**: max(``BURST_BACKUPS`` × work of a backup, ``HOLD_SECONDS`` × share × useful work per second), the
   latter averaged over ``RATE_SECONDS``. What comes in beyond it is forfeited. The bucket starts full; an empty one is
   full again after (capacity - balance) / (share × useful work per second + floor) seconds.
@@ -189,6 +191,16 @@ class WorkBudget:
         if self.balance < 0 and self._lost_rate > self._pace(now) / 2:
             self._untied_until = now + UNTIED_SECONDS
 
+    def regain(self, saved: float, now: float) -> None:
+        """Two copies of a tie started, and both together took ``saved`` seconds less than one execution takes."""
+        self._advance(now)
+        amount = _nanoseconds(saved)
+        self.taken -= amount
+        self.lost -= amount
+        self._put(amount)
+        self._lost_rate = self._lost_per_second(now) - amount / RATE_SECONDS
+        self._lost_at = max(self._lost_at, now)
+
     def _lost_per_second(self, now: float) -> float:
         return self._lost_rate * math.exp(-max(0.0, now - self._lost_at) / RATE_SECONDS)
 
@@ -209,7 +221,7 @@ class WorkBudget:
     def lost_share(self, now: float) -> float:
         """The share of income that double starts take, from 0 to 1: what is left is for backups."""
         earned = self._pace(now)
-        return min(1.0, self._lost_per_second(now) / earned) if earned > 0 else 0.0
+        return min(1.0, max(0.0, self._lost_per_second(now)) / earned) if earned > 0 else 0.0
 
 
 class LinkLostBudget:

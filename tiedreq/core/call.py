@@ -34,6 +34,7 @@ from tiedreq.core.events import (
 )
 from tiedreq.core.lessons import CallAccount
 from tiedreq.core.picker import ReplicaView
+from tiedreq.core.policy import Auto
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.stagger import stagger_times
 from tiedreq.core.types import UNTIED, Cause, CopyKind, CopyState
@@ -108,7 +109,11 @@ class CallCore(CallCopies):
         """Seconds after the first copy at which each copy of the tie is to be sent."""
         assert self._tie is not None
         if self._tie.stagger == "auto":
-            return stagger_times(chosen, now)
+            times = stagger_times(chosen, now, self._account.mean)
+            if isinstance(self.request.policy, Auto):
+                hold = self._account.hold(now)
+                times[1:] = [max(time, hold) for time in times[1:]]
+            return times
         return [rank * self._tie.stagger for rank in range(len(chosen))]
 
     def _choose_round(self, now: float) -> list[ReplicaView]:

@@ -1,8 +1,8 @@
 """How a replica fares among its like: is it slow, does it fail? And probation for one that does.
 
 Times are taken relative to the mean of their method over all replicas, so that methods don't mix. A copy that was
-stopped early counts with the time that it had run: with ``time`` the sum of relative times, of copies that ended and
-of those stopped, and ``ended`` the number of those that ended,
+stopped early counts with the time that it had run, and none counts for more than ``RELATIVE_MAX`` means. With ``time``
+the sum of relative times, of copies that ended and of those stopped, and ``ended`` the number of those that ended,
 
     slowness = (time + K) / (ended + K)            (K = ``PRIOR`` executions as fast as the mean)
 
@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-KEPT = 64
+KEPT = 256
 PRIOR = 4.0
-SAMPLES_MIN = 12.0
+SAMPLES_MIN = 30.0
+RELATIVE_MAX = 10.0
+"""A longer time counts as so many means: one straggler is no slow replica."""
 SLOW = 3.0
 FASTER = 1.5
 FAILING = 0.5
@@ -57,7 +59,7 @@ class Health:
     def add(self, relative: float, *, ended: bool) -> None:
         """An execution that ended after ``relative`` mean times of its method, or was stopped after that."""
         keep = 1 - 1 / KEPT
-        self.time = self.time * keep + relative
+        self.time = self.time * keep + min(relative, RELATIVE_MAX)
         self.ended = self.ended * keep + ended
         self.failed *= keep
         self.count = self.count * keep + 1
@@ -97,7 +99,7 @@ class Health:
 
     def recovered(self) -> bool:
         """Its trial copies were fast."""
-        enough = self.ended >= SAMPLES_MIN / 2
+        enough = self.ended >= SAMPLES_MIN / 3
         return enough and self.slowness < FASTER and self.failing < FAILING / 2
 
 

@@ -165,9 +165,12 @@ class MethodLearning:
         self._new += 1
         self.latency.add_stopped(elapsed, now)
 
-    def double_start(self, busy: float, now: float) -> None:
-        """Two copies of a tie started; the one that was of no use kept its replica busy for ``busy``."""
-        self.budget.lose(busy, now)
+    def double_start(self, extra: float, now: float) -> None:
+        """Two copies of a tie started, and took ``extra`` seconds more than one execution does (less: below 0)."""
+        if extra >= 0:
+            self.budget.lose(extra, now)
+        else:
+            self.budget.regain(-extra, now)
 
     # ---- backups ----------------------------------------------------------------------------------------------
 

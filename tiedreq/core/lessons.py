@@ -13,31 +13,56 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tiedreq.core.latency import LatencyEstimator
 from tiedreq.core.learning import BackupEnd, BackupTicket, LearningOptions, MethodLearning
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.policy import Backup
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.throttle import FailureThrottle
-from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState
+from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState
 
 LESSONS_MAX = 256
 UNBRAKED = 1.0
 """What the delay's rule takes as the budget of a ``Backup`` without one."""
 WAIT_SHARE = 0.05
 """How much the newest wait counts in the typical one."""
+HOLD_SECONDS = 1.0
+"""How often the time for which ``Auto`` holds back the second copy of a tie is computed anew."""
 DEFAULT_BACKUP = Backup()
 
 
 class Lesson(MethodLearning):
-    """What is known of one method under one ``Backup``, with the typical wait in a queue."""
+    """What is known of one method under one ``Backup``, with what is known of waits in queues.
+
+    ``wait`` is the typical one. ``waits`` is their law, from first copies alone: one that was dropped, or never started
+    at all, is a censored sample, as in ``core.latency``.
+    """
 
     def __init__(self, options: LearningOptions, now: float) -> None:
         super().__init__(options, now)
         self.wait = 0.0
+        self.waits = LatencyEstimator(window=options.window, samples_min=options.samples_min)
+        self._hold = 0.0
+        self._hold_due = now
 
     def waited(self, queue_wait: float) -> None:
         """A copy that answered had waited that long before it started."""
         self.wait += WAIT_SHARE * (queue_wait - self.wait)
+
+    def hold(self, now: float) -> float:
+        """Seconds that a share ``budget`` of first copies waits longer than; 0 as long as nothing is known.
+
+        A second copy that is sent no earlier can't cost much: few calls have one. And the calls that wait longest, at
+        a replica that has stopped, still do.
+        """
+        if now >= self._hold_due:
+            self._hold_due = now + HOLD_SECONDS
+            law = self.waits.law() if self.waits.samples >= self.options.samples_min else None
+            if law is not None:
+                share = min(max(self.options.budget, 0.001), 0.999)
+                found = law.quantile(1 - share)
+                self._hold = law.horizon if found is None else found
+        return self._hold
 
 
 class LearningBook:
@@ -86,12 +111,14 @@ def _options(backup: Backup) -> LearningOptions:
 class CallAccount:
     """One call's account: it is told what becomes of the call's copies, and is asked before more are sent."""
 
-    __slots__ = ("_book", "_braked", "_from_send", "lesson")
+    __slots__ = ("_book", "_braked", "_doubled", "_from_send", "_winner", "lesson")
 
     def __init__(self, book: LearningBook | None, method: str, backup: Backup | None, now: float, stoppable: bool):
         self._book = book
         self._from_send = backup is not None and backup.since == "send"
         self._braked = book is not None and backup is not None and backup.budget is not None
+        self._doubled = 0.0
+        self._winner = 0.0
         self.lesson: Lesson | None = None
         if book is not None:
             self.lesson = lesson = book.lesson(method, backup, now)
@@ -107,6 +134,15 @@ class CallAccount:
             return backup.delay
         delay = self.lesson.delay(now) if self.lesson is not None else None
         return delay if isinstance(delay, float) else None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean service time in seconds; None where nothing is learned."""
+        return self.lesson.mean if self.lesson is not None else None
+
+    def hold(self, now: float) -> float:
+        """How long ``Auto`` holds back the second copy of a tie, in seconds."""
+        return self.lesson.hold(now) if self.lesson is not None else 0.0
 
     def ties_allowed(self, now: float) -> bool:
         """False for a while when double starts have emptied the budget."""
@@ -158,6 +194,11 @@ class CallAccount:
             busy = now - copy.started_at
         known = view is None or not view.on_probation
         state = copy.state
+        if known and copy.kind == CopyKind.FIRST:
+            if state == CopyState.DONE:
+                lesson.waits.add(wait, now)
+            elif state == CopyState.DROPPED:
+                lesson.waits.add_stopped(now - copy.sent_at, now)
         if state == CopyState.DONE:
             if not known:
                 lesson.earned(busy, now)
@@ -165,6 +206,7 @@ class CallAccount:
                 lesson.finished(now - copy.sent_at if self._from_send else busy, now, used=used, busy=busy)
                 lesson.waited(wait)
             if used:
+                self._winner = busy
                 self._book.throttle.answered()
         elif state == CopyState.FAILED:
             if not final:
@@ -172,7 +214,7 @@ class CallAccount:
         elif known:
             self._stopped(copy, busy, now)
         if state == CopyState.YIELDED:
-            lesson.double_start(busy if lesson.stoppable else max(busy, lesson.mean), now)
+            self._double(busy)
         ticket = copy.ticket
         if ticket is not None:
             lesson.backup_ended(ticket, BackupEnd.WON if used else BackupEnd.VOID, busy, now)
@@ -184,6 +226,8 @@ class CallAccount:
             return
         for copy in copies:
             busy = now - copy.started_at if copy.started_at is not None else 0.0
+            if copy.kind == CopyKind.FIRST and copy.started_at is None:
+                lesson.waits.add_stopped(now - copy.sent_at, now)
             self._stopped(copy, busy, now)
             if copy.ticket is not None:
                 end = BackupEnd.VOID
@@ -191,7 +235,17 @@ class CallAccount:
                     end = BackupEnd.LOST if busy > 0 else BackupEnd.LOST_UNSTARTED
                 lesson.backup_ended(copy.ticket, end, busy, now)
             elif busy > 0 and winner is not None and _partners(copy.id, winner):
-                lesson.double_start(busy if lesson.stoppable else max(busy, lesson.mean), now)
+                self._double(busy)
+        if self._doubled > 0:
+            extra = self._doubled
+            if winner is not None and winner.rank != UNTIED:
+                extra += self._winner - lesson.mean
+            lesson.double_start(extra, now)
+
+    def _double(self, busy: float) -> None:
+        """A copy of the tie ran in vain for ``busy``; one that can't be stopped goes on as long as they usually do."""
+        assert self.lesson is not None
+        self._doubled += busy if self.lesson.stoppable else max(busy, self.lesson.mean)
 
     def _stopped(self, copy: SentCopy, busy: float, now: float) -> None:
         lesson = self.lesson

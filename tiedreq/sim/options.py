@@ -11,7 +11,8 @@ from math import exp, log
 from random import Random
 
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
-from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.core.picker import PICKERS
+from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.core.replica import HeldMethod
 from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Bimodal, Constant, Exponential, LognormalMean, ServiceLaw
@@ -34,6 +35,15 @@ SECONDS_MAX = 10.0
 FOREVER = 3_600.0
 THEMED = 0.5
 """The share of runs that have a theme."""
+LEARNING = 0.3
+"""The share of runs whose callers learn, have the brake, and choose with a picker of any name."""
+LEARNED: tuple[Policy, ...] = (
+    Auto(),
+    Auto(Backup(budget=1.0, min_after=1e-5)),
+    Auto(observe_only=True),
+    Tied(backup=Backup(budget=0.5, min_after=1e-5)),
+    Hedged(Backup(after="p90", since="send", budget=1.0, min_after=1e-5)),
+)
 FAULT_KINDS = tuple(f.name for f in fields(FaultOptions) if f.name not in ("slow_factor", "length_max"))
 
 
@@ -54,7 +64,13 @@ class SimOptions:
     @classmethod
     def draw(cls, seed: int) -> SimOptions:
         """The options that belong to a seed."""
-        return _Draw(Random(f"{seed}/options")).options(seed)
+        options = _Draw(Random(f"{seed}/options")).options(seed)
+        rng = Random(f"{seed}/learning")
+        if rng.random() >= LEARNING:
+            return options
+        world = replace(options.world, learns=True, picker=rng.choice(PICKERS))
+        policies = (*options.traffic.policies, *rng.sample(LEARNED, rng.randint(1, 2)))
+        return replace(options, world=world, traffic=replace(options.traffic, policies=policies))
 
     def brief(self) -> str:
         """The options in a few words."""
