@@ -36,7 +36,7 @@ from cluster.compare.live_service import BEGIN, JOURNAL, METHOD
 from cluster.compare.live_timer import punctual_timers
 from cluster.compare.live_traffic import Target, Traffic, winner_code
 from cluster.compare.policies import policy_of
-from cluster.compare.tally import SAMPLES_MAX, Tally
+from cluster.compare.tally import SAMPLES_MAX, Distribution, Tally
 from tiedreq.clusterfile import ClusterAddress
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
@@ -231,7 +231,7 @@ class Run:
         self._take_counters(after)
         await self._idle()
         await self._read_journals()
-        self._check_itself()
+        tally.notes += self_check(traffic.lateness, self._late_p99)
         return tally
 
     async def _begin(self, at: float) -> None:
@@ -315,22 +315,28 @@ class Run:
             if page["late_p99"] is not None:
                 self._late_p99[replica.name or replica.url] = page["late_p99"]
 
-    def _check_itself(self) -> None:
-        """Say so when what was measured is the machine."""
-        late = self._traffic.lateness
-        p99 = late.percentile(99.0)
-        if p99 is not None and p99 > LATE_MAX:
-            self._tally.notes.append(
-                f"the client did not keep up: 1 % of calls were sent {1000 * p99:.1f} ms or more after their time "
-                f"(the latest {1000 * late.longest:.0f} ms)"
-            )
-        behind = {name: p99 for name, p99 in self._late_p99.items() if p99 > LATE_MAX}
-        if behind:
-            worst = max(behind, key=behind.__getitem__)
-            self._tally.notes.append(
-                f"{len(behind)} of {self._cell.replicas} replicas did not keep up: 1 % of the executions at {worst} "
-                f"took {1000 * behind[worst]:.1f} ms or more longer than they should have"
-            )
+
+def self_check(lateness: Distribution, late_p99: Mapping[str, float]) -> list[str]:
+    """What is to be said when it was the machine that was measured.
+
+    ``lateness`` is how late calls were sent; ``late_p99`` how much later than planned one execution in a hundred ended,
+    by replica. In seconds.
+    """
+    notes = []
+    p99 = lateness.percentile(99.0)
+    if p99 is not None and p99 > LATE_MAX:
+        notes.append(
+            f"the client did not keep up: 1 % of calls were sent {1000 * p99:.1f} ms or more after their time "
+            f"(the latest {1000 * lateness.longest:.0f} ms)"
+        )
+    behind = {name: late for name, late in late_p99.items() if late > LATE_MAX}
+    if behind:
+        worst = max(behind, key=behind.__getitem__)
+        notes.append(
+            f"{len(behind)} of {len(late_p99)} replicas did not keep up: 1 % of the executions at {worst} "
+            f"took {1000 * behind[worst]:.1f} ms or more longer than they should have"
+        )
+    return notes
 
 
 class Join:
