@@ -7,6 +7,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from cluster.compare.report.picture import Picture, legend, look_of
 from cluster.compare.report.views import Entry, View, Workload, file_name, interval_of
@@ -22,6 +23,10 @@ class Price(NamedTuple):
     title: str
     axis: str
 
+
+APART = 3.0
+BUSY_SHOWN_MIN = 0.02
+"""The axis of the busy time goes at least that far to both sides of 1, so that chance does not look like a price."""
 
 PRICES = (
     Price("duplicate_execution_rate", 100, "duplicate executions", "calls executed twice or more, %"),
@@ -44,15 +49,21 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
     figure = Figure(figsize=(12.4, 4.4))
     panels = figure.subplots(1, len(PRICES), sharex=True)
     for panel, price in zip(panels, PRICES, strict=True):
-        for policy in policies:
-            _draw(panel, price, sorted((entry for entry in entries if entry.policy == policy), key=_latency))
+        for index, policy in enumerate(policies):
+            aside = APART * (index - (len(policies) - 1) / 2)
+            own = sorted((entry for entry in entries if entry.policy == policy), key=lambda entry: entry.latency)
+            _draw(figure, panel, price, own, aside)
+        panel.autoscale_view()
         panel.set_title(price.title)
         panel.set_ylabel(price.axis)
     for panel in panels[:2]:
         panel.set_ylim(bottom=0)
+    low, high = panels[2].get_ylim()
+    panels[2].set_ylim(min(low, 1 - BUSY_SHOWN_MIN), max(high, 1 + BUSY_SHOWN_MIN))
     panels[2].axhline(1, color="#555555", linewidth=0.8, zorder=1)
     scale = _scale(panels[0], latencies)
-    figure.supxlabel(f"one-way latency between replicas, ms ({scale})", fontsize=10)
+    for panel in panels:
+        panel.set_xlabel(f"one-way latency between replicas, ms\n({scale})")
     unstable = not all(entry.stable for entry in entries)
     legend(figure, panels[0], policies, markers=True, unstable=unstable)
     seeds = max(entry.row["seeds"] for entry in entries)
@@ -62,29 +73,34 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
         file_name("cost", workload),
         str(workload),
         f"Price against latency between replicas, {workload}. {_words(entries, policies, latencies[-1])}",
-        f"Duplicate executions: {bars}. Wasted work and busy time are ratios of sums over all seeds and have none.",
+        f"Duplicate executions: {bars}. Wasted work and busy time are ratios of sums over all seeds and have none."
+        " Policies at the same latency are drawn a little apart.",
         figure,
     )
 
 
-def _latency(entry: Entry) -> float:
-    return entry.latency
-
-
-def _draw(panel: Axes, price: Price, entries: list[Entry]) -> None:
+def _draw(figure: Figure, panel: Axes, price: Price, entries: list[Entry], aside: float) -> None:
+    """One policy's line, some points (of paper) aside, so that bars don't cover each other."""
     there = [entry for entry in entries if entry.row[price.column] is not None]
     if not there:
         return
     look = look_of(there[0].policy)
     x = [entry.latency for entry in there]
     y = [entry.row[price.column] * price.factor for entry in there]
-    panel.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=6)
-    for entry, here, value in zip(there, x, y, strict=True):
+    here = panel.transData + ScaledTranslation(aside / 72, 0, figure.dpi_scale_trans)
+    panel.plot(x, y, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=6, transform=here)
+    panel.update_datalim(list(zip(x, y, strict=True)))  # what is drawn aside is not seen by the axes
+    for entry, latency, value in zip(there, x, y, strict=True):
         limits = interval_of(entry.row, price.column)
         if limits is not None:
-            panel.vlines(here, limits[0] * price.factor, limits[1] * price.factor, color=look.colour, linewidth=1.6)
+            low, high = limits[0] * price.factor, limits[1] * price.factor
+            panel.update_datalim([(latency, low), (latency, high)])
+            bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
+            panel.errorbar(
+                [latency], [value], bars, ecolor=look.colour, elinewidth=1.3, capsize=3, fmt="none", transform=here
+            )
         if not entry.stable:
-            panel.plot([here], [value], color="#555555", marker="x", markersize=11, linestyle="")
+            panel.plot([latency], [value], color="#555555", marker="x", markersize=11, linestyle="", transform=here)
 
 
 def _scale(panel: Axes, latencies: list[float]) -> str:

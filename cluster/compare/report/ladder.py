@@ -42,9 +42,9 @@ class Rung(NamedTuple):
 
 
 RUNGS = (
-    Rung("p50_ms", "p50", "ms", True),
-    Rung("p99_ms", "p99", "ms", True),
-    Rung("p999_ms", "p99.9", "ms", True),
+    Rung("p50_ms", "p50", "latency, ms", True),
+    Rung("p99_ms", "p99", "latency, ms", True),
+    Rung("p999_ms", "p99.9", "latency, ms", True),
     Rung("duplicate_execution_rate", "duplicate executions", "% of calls", False),
     Rung("executions_per_call", "executions", "per call", False),
     Rung("extra_busy_ratio", "busy time", "ratio to plain", False),
@@ -101,7 +101,7 @@ def _looks(latencies: list[float]) -> dict[float, tuple[Any, str]]:
     colours = matplotlib.colormaps["viridis_r"]
     last = max(1, len(latencies) - 1)
     return {
-        latency: (colours(0.2 + 0.8 * index / last), MARKERS[index % len(MARKERS)])
+        latency: (colours(0.3 + 0.7 * index / last), MARKERS[index % len(MARKERS)])
         for index, latency in enumerate(latencies)
     }
 
@@ -137,7 +137,7 @@ def _scale(panel: Axes, rung: Rung, entries: list[Entry]) -> None:
         panel.xaxis.set_major_locator(MaxNLocator(4))
     panel.tick_params(axis="x", labelsize=8.5)
     panel.set_title(rung.title)
-    panel.set_xlabel(f"{rung.axis} (log scale)" if log else rung.axis)
+    panel.set_xlabel(f"{rung.axis}\n(log scale)" if log else rung.axis)
 
 
 def _words(entries: list[Entry], policies: list[str], latency: float) -> str:

@@ -72,7 +72,7 @@ class _Recorder:
         self.world: World
         self._busy = busy
         self._zero = 0.0
-        self._under_way: dict[Any, tuple[str, float]] = {}
+        self._under_way: dict[Any, list[tuple[str, float]]] = {}
 
     def watch(self, number: int) -> None:
         """The call of that number is the one to be recorded, and it is made next, at this moment."""
@@ -134,14 +134,14 @@ class _Recorder:
         now, copies = self._now(), self.race.copies
         if isinstance(event, SubmitReceived) and event.submit.copy in copies:
             copies[event.submit.copy].came = now
-        elif isinstance(event, PeerStarted) and event.copy in self._under_way:
-            source, sent = self._under_way[event.copy]
+        elif isinstance(event, PeerStarted) and event.copy in copies:
+            source, sent = self._under_way[event.copy].pop(0)
             self.race.notices.append(Notice(source, node.name, sent, now))
         for command in commands:
             if isinstance(command, StartWork) and command.submit.copy in copies:
                 copies[command.submit.copy].started = now
             elif isinstance(command, SendPeer) and isinstance(command.message, Started):
-                self._under_way[command.message.copy] = (node.name, now)
+                self._under_way.setdefault(command.message.copy, []).append((node.name, now))
             elif isinstance(command, SendCaller) and isinstance(command.message, Ended | Result):
                 message = command.message
                 if message.copy in copies and copies[message.copy].ended is None:

@@ -13,11 +13,12 @@ from cluster.compare.report.race import Copy, Race, run_race
 __all__ = ["pictures"]
 
 MESH_LATENCY = 0.005
-FREE_APART = (0.012, 0.021)
-FREE_TOGETHER = (0.012, 0.014)
-LANES = {"c0": 2.0, "r0": 1.0, "r1": 0.0}
+FREE_APART = (0.021, 0.012)
+FREE_TOGETHER = (0.014, 0.012)
+CLIENT_LANE = 2.0
 BUSY, QUEUED, RUNNING, STOPPED, NOTICE, MESSAGE = "#d4d4d4", "#bfe0f5", "#0072b2", "#d55e00", "#009e73", "#777777"
 HALF = 0.17
+CLEAR = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0}
 
 
 def pictures() -> list[Picture]:
@@ -45,28 +46,29 @@ def pictures() -> list[Picture]:
 
 
 def _draw(panel: Axes, race: Race) -> None:
-    panel.set_yticks(list(LANES.values()), ["client", "replica r0", "replica r1"])
+    lanes = {copy.replica: CLIENT_LANE - 1 - rank for rank, copy in enumerate(race.copies.values())}
+    names = [f"replica {replica}\ncopy {rank}" for rank, replica in enumerate(lanes)]
+    panel.set_yticks([CLIENT_LANE, *lanes.values()], ["client", *names])
     panel.set_ylim(-0.55, 2.5)
     panel.grid(False, axis="y")
     for replica, until in race.free_at.items():
-        panel.barh(LANES[replica], until, height=2 * HALF, color=BUSY, hatch="..", edgecolor="#b0b0b0", linewidth=0)
-    panel.barh(LANES["c0"], race.answered or 0.0, height=0.05, color="#444444")
+        panel.barh(lanes[replica], until, height=2 * HALF, color=BUSY, hatch="..", edgecolor="#b0b0b0", linewidth=0)
+    panel.barh(CLIENT_LANE, race.answered or 0.0, height=0.05, color="#444444")
     for copy in race.copies.values():
-        _draw_copy(panel, copy)
+        _draw_copy(panel, copy, lanes[copy.replica])
     for notice in race.notices:
-        _arrow(panel, notice.sent, LANES[notice.source], notice.handled, LANES[notice.target], NOTICE, width=2.0)
+        _arrow(panel, notice.sent, lanes[notice.source], notice.handled, lanes[notice.target], NOTICE, width=2.0)
     winner = next((copy for copy in race.copies.values() if copy.replica == race.winner), None)
     if race.answered is not None and winner is not None and winner.ended is not None:
-        _arrow(panel, winner.ended, LANES[winner.replica] + HALF, race.answered, LANES["c0"], MESSAGE)
-        _beside(panel, race.answered, LANES["c0"], f"answer after {race.answered:.3g} ms")
+        _arrow(panel, winner.ended, lanes[winner.replica] + HALF, race.answered, CLIENT_LANE, MESSAGE)
+        _beside(panel, race.answered, CLIENT_LANE, f"answer after {race.answered:.3g} ms")
     panel.set_xlim(-1, (race.answered or 0.0) + 8)
 
 
-def _draw_copy(panel: Axes, copy: Copy) -> None:
-    lane = LANES[copy.replica]
+def _draw_copy(panel: Axes, copy: Copy, lane: float) -> None:
     if copy.came is None:
         return
-    _arrow(panel, copy.sent, LANES["c0"], copy.came, lane + HALF, MESSAGE)
+    _arrow(panel, copy.sent, CLIENT_LANE, copy.came, lane + HALF, MESSAGE)
     queue_end = copy.started if copy.started is not None else copy.ended
     if queue_end is not None:
         place, width = lane - HALF - 0.08, queue_end - copy.came
@@ -85,11 +87,11 @@ def _draw_copy(panel: Axes, copy: Copy) -> None:
         place = lane if copy.started is not None else lane - HALF - 0.08
         panel.plot([copy.ended], [place], marker="X", color="black", markersize=9, linestyle="")
         ran = "" if copy.started is None else f", {copy.ended - copy.started:.3g} ms of work wasted"
-        _beside(panel, copy.ended, place, f"{copy.how}{ran}")
+        _beside(panel, copy.ended, place, f"{copy.how}{ran}", down=14 if ran else 0)
 
 
-def _beside(panel: Axes, x: float, y: float, text: str) -> None:
-    panel.annotate(text, (x, y), (9, 0), textcoords="offset points", va="center", fontsize=9)
+def _beside(panel: Axes, x: float, y: float, text: str, down: float = 0.0) -> None:
+    panel.annotate(text, (x, y), (9, -down), textcoords="offset points", va="center", fontsize=9, zorder=5, bbox=CLEAR)
 
 
 def _arrow(panel: Axes, x: float, y: float, to_x: float, to_y: float, colour: str, width: float = 1.0) -> None:

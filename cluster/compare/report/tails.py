@@ -36,8 +36,8 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
     for panel, latency in zip(panels, shown, strict=True):
         _draw(panel, [entry for entry in entries if entry.latency == latency])
         panel.set_title(f"{latency:g} ms between replicas")
+        panel.set_xlabel("latency of a call, ms (log scale)")
     panels[0].set_ylabel("share of calls that took longer (log scale)")
-    figure.supxlabel("latency of a call, ms (log scale)", fontsize=10)
     _scale(panels[0], entries)
     unstable = not all(entry.stable for entry in entries)
     few = Line2D([], [], color="#555555", linestyle=":", label=f"fewer than {FEW_CALLS} calls: chance")
