@@ -11,7 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError as error:
+    raise ImportError("a report needs a plotting library: pip install 'tiedreq[report]'", name=error.name) from None
 
 from cluster.compare.report import cost, ladder, race_picture, tails, winners
 from cluster.compare.report.page import make_page

@@ -110,9 +110,11 @@ def _scale(panel: Axes, latencies: list[float]) -> str:
         scale = "linear scale"
     elif latencies[0] == 0:
         panel.set_xscale("symlog", linthresh=positive[0], linscale=0.6)
+        panel.set_xlim(-0.4 * positive[0], 1.5 * positive[-1])
         scale = f"log scale, linear below {positive[0]:g}"
     else:
         panel.set_xscale("log")
+        panel.set_xlim(positive[0] / 1.3, 1.3 * positive[-1])
         scale = "log scale"
     panel.xaxis.set_major_locator(FixedLocator(latencies))
     panel.xaxis.set_major_formatter(FixedFormatter([f"{latency:g}" for latency in latencies]))

@@ -16,6 +16,10 @@ from cluster.compare.report.views import Entry, View, Workload, file_name, inter
 __all__ = ["pictures"]
 
 POLICIES_MIN = 3
+LATENCY_SPAN_MIN = 0.2
+RATIO_SPAN_MIN = {"% of calls": 0.2, "per call": 0.04, "ratio to plain": 0.04}
+"""No axis spans less (latencies: as a share of the longest), so that chance does not look like a difference."""
+
 MARKERS = "osD^vPh<>pd*"
 WORDS = {
     "plain": "one copy",
@@ -135,9 +139,16 @@ def _scale(panel: Axes, rung: Rung, entries: list[Entry]) -> None:
         panel.xaxis.set_minor_formatter(NullFormatter())
     else:
         panel.xaxis.set_major_locator(MaxNLocator(4))
+        _widen(panel, LATENCY_SPAN_MIN * max(values, default=1.0) if rung.latency else RATIO_SPAN_MIN[rung.axis])
     panel.tick_params(axis="x", labelsize=8.5)
     panel.set_title(rung.title)
     panel.set_xlabel(f"{rung.axis}\n(log scale)" if log else rung.axis)
+
+
+def _widen(panel: Axes, span_min: float) -> None:
+    low, high = panel.get_xlim()
+    missing = max(0.0, span_min - (high - low))
+    panel.set_xlim(low - missing / 2, high + missing / 2)
 
 
 def _words(entries: list[Entry], policies: list[str], latency: float) -> str:

@@ -54,7 +54,7 @@ LOOKS: dict[str, Look] = {
     "doubled": Look("#7f7f7f", "P"),
     "backup": Look("#cc79a7", "v"),
     "tied-classic": Look("#56b4e9", "^"),
-    "tied-nobackup": Look("#009e73", "<"),
+    "tied-nobackup": Look("#009e73", "<", "--"),
     "tied": Look("#0072b2", "h"),
     "tied-exclusive": Look("#882255", "p", "-."),
     "auto": Look("#6a3d9a", "*", "--"),

@@ -13,6 +13,7 @@ from cluster.compare.report.views import Entry, View, Workload, file_name, some_
 __all__ = ["pictures"]
 
 PANELS_MAX = 4
+POINTS_MAX = 250
 FEW_CALLS = 10
 """Where so few calls took longer, the curve is mostly chance."""
 
@@ -60,7 +61,7 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
 def _draw(panel: Axes, entries: list[Entry]) -> None:
     for entry in entries:
         look = look_of(entry.policy)
-        points = [(ms, share) for ms, share in entry.curve if share > 0 and ms > 0]
+        points = some_of([(ms, share) for ms, share in entry.curve if share > 0 and ms > 0], POINTS_MAX)
         limit = FEW_CALLS / max(1, entry.row["calls"])
         firm = [point for point in points if point[1] >= limit]
         loose = [*firm[-1:], *points[len(firm) :]]

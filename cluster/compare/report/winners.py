@@ -21,18 +21,20 @@ EQUALS_TOLD_MAX = 2
 class Verdict:
     """Who has the lowest p99.9 of one cell. ``equals``: those whose intervals overlap the best one's, best first.
 
-    ``judged`` is False where there are no intervals. ``best`` is None where every run was unstable.
+    ``unstable`` policies took no part. ``judged`` is False where there are no intervals. ``best`` is None where every
+    run was unstable.
     """
 
     best: Entry | None
     runner_up: Entry | None
     equals: tuple[Entry, ...]
     judged: bool
+    unstable: int
 
     @property
     def clear(self) -> bool:
         """Whether the best is better than all others beyond the intervals."""
-        return self.best is not None and self.judged and not self.equals
+        return self.best is not None and self.judged and not self.equals and (bool(self.runner_up) or self.unstable > 0)
 
 
 def judge(entries: list[Entry]) -> Verdict:
@@ -40,8 +42,9 @@ def judge(entries: list[Entry]) -> Verdict:
     fit = sorted(
         (entry for entry in entries if entry.stable and entry.row[COLUMN] is not None), key=lambda one: one.row[COLUMN]
     )
+    unstable = sum(not entry.stable for entry in entries)
     if not fit:
-        return Verdict(None, None, (), False)
+        return Verdict(None, None, (), False, unstable)
     best, others = fit[0], fit[1:]
     limits = interval_of(best.row, COLUMN)
     judged = limits is not None and all(interval_of(entry.row, COLUMN) is not None for entry in others)
@@ -50,7 +53,7 @@ def judge(entries: list[Entry]) -> Verdict:
         theirs = interval_of(entry.row, COLUMN)
         if limits is not None and theirs is not None and theirs[0] <= limits[1]:
             equals.append(entry)
-    return Verdict(best, others[0] if others else None, tuple(equals), judged)
+    return Verdict(best, others[0] if others else None, tuple(equals), judged, unstable)
 
 
 def pictures(view: View) -> list[Picture]:
@@ -107,14 +110,14 @@ def _picture(view: View, experiment: Experiment, workloads: list[Workload], entr
 def _lines(verdict: Verdict) -> list[str]:
     best, runner_up = verdict.best, verdict.runner_up
     if best is None:
-        return ["all unstable"]
+        return ["all unstable"] if verdict.unstable else ["no answers"]
     lines = [f"{best.policy} {_ms(best)}"]
     if verdict.equals:
         lines += [f"≈ {entry.policy} {_ms(entry)}" for entry in verdict.equals[:EQUALS_TOLD_MAX]]
         more = len(verdict.equals) - EQUALS_TOLD_MAX
         return [*lines, f"≈ {more} more"] if more > 0 else lines
     if runner_up is None:
-        return [*lines, "alone stable"]
+        return [*lines, "others unstable" if verdict.unstable else "nothing else measured"]
     return [*lines, f"next: {runner_up.policy} {_ms(runner_up)}"] + ([] if verdict.judged else ["(no intervals)"])
 
 
