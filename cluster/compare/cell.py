@@ -15,6 +15,7 @@ from typing import Literal
 
 from cluster.compare.trace import Recording
 from tiedreq.core.errors import BadOption
+from tiedreq.core.policy import Backup
 from tiedreq.laws import Exponential, ServiceLaw
 from tiedreq.slowness import PauseSpec, SlowSpec
 from tiedreq.units import LatencySpec, check_duration, check_number, format_duration, format_number
@@ -76,7 +77,8 @@ class Cell:
       the utilisation that one copy per call makes, None where it doesn't apply. ``callers`` clients share the calls.
     * ``mesh_latency`` between replicas, ``client_latency`` between clients and replicas, one way each.
     * ``picker``; ``copies`` of a tie, their ``stagger``; ``backup_after`` is the delay of a backup in seconds or
-      ``"auto"`` (learned), ``fixed_after`` that of the policies with a fixed one (from the sending, in seconds);
+      ``"auto"`` (learned; ``"p95"``: a quantile of service times), ``fixed_after`` that of the policies with a fixed
+      one (from the sending, in seconds);
       ``backup_budget`` is the extra work allowed as a share of useful work (None: what the policy has by itself),
       ``backups`` the most per call.
     * ``warmup`` seconds are run first and not measured; then ``duration`` seconds, or ``calls`` calls, are. ``timeout``
@@ -107,7 +109,7 @@ class Cell:
     client_latency: LatencySpec = NO_LATENCY
     copies: int = 2
     stagger: float | Literal["auto"] = "auto"
-    backup_after: float | Literal["auto"] = "auto"
+    backup_after: float | str = "auto"
     fixed_after: float = 0.030
     backup_budget: float | None = None
     backups: int = 2
@@ -180,7 +182,9 @@ class Cell:
         _check_whole(self.backups, "backups", 1, BACKUPS_MAX)
         for name in ("stagger", "backup_after", "fixed_after"):
             value = getattr(self, name)
-            if value != "auto" or name == "fixed_after":
+            if name == "backup_after" and isinstance(value, str):
+                Backup(after=value)
+            elif value != "auto" or name == "fixed_after":
                 check_number(value, name.replace("_", "-"), low=0, high=DELAY_MAX)
         if self.backup_budget is not None:
             check_number(self.backup_budget, "backup-budget", low=0, high=1)

@@ -1,0 +1,110 @@
+"""``python -m cluster.compare.agreement theory|articles``: the laboratory next to what is known from elsewhere.
+
+The table is on standard output, progress on standard error. The exit code is 1 where something does not agree.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from rich.console import Console
+
+from cluster.compare.agreement import articles, theory
+from cluster.compare.agreement.judge import Line, as_json, make_table
+from cluster.compare.display import WIDTH_WITHOUT_TERMINAL
+from cluster.compare.document import environment, write_json
+from cluster.compare.grid import Results, Task
+from cluster.compare.runner import cores, run_tasks
+from cluster.compare.tally import Tally
+
+SCALE_MIN, SCALE_MAX = 0.01, 100.0
+NOTES_EVERY = 10
+
+
+class Subject(NamedTuple):
+    """What can be compared."""
+
+    title: str
+    expected: str
+    chance: str
+    select: Callable[[str], Sequence[str]]
+    tasks: Callable[[str, float], list[Task]]
+    lines: Callable[[str, Results, float], list[Line]]
+
+
+def _cases(only: str) -> list[theory.Case]:
+    return [case for case in theory.CASES if only in case.name]
+
+
+def _tables(only: str) -> list[articles.Published]:
+    return [row for row in articles.PUBLISHED if only in row.name]
+
+
+SUBJECTS = {
+    "theory": Subject(
+        "against theory; times in mean service times",
+        "theory",
+        "± 3 standard errors",
+        lambda only: [case.name for case in _cases(only)],
+        lambda only, scale: theory.tasks_of(_cases(only), scale),
+        lambda only, results, scale: theory.lines_of(_cases(only), results, scale),
+    ),
+    "articles": Subject(
+        "against published figures; times in ms, shares in %",
+        "published",
+        "runs of that length",
+        lambda only: [row.name for row in _tables(only)],
+        lambda only, scale: articles.tasks_of(_tables(only), scale),
+        lambda only, results, scale: articles.lines_of(_tables(only), results, scale),
+    ),
+}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("subject", type=click.Choice(list(SUBJECTS)))
+@click.option("--scale", type=click.FloatRange(SCALE_MIN, SCALE_MAX), default=1.0, help="Times as many calls.")
+@click.option("--only", default="", metavar="TEXT", help="Experiments whose names have this in them.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
+@click.option("--json", "path", metavar="FILE", default=None, help="The lines as JSON; - is standard output.")
+def main(subject: str, scale: float, only: str, jobs: int | None, path: str | None) -> None:
+    """Put the laboratory next to exact theory, or next to figures that others published."""
+    chosen = SUBJECTS[subject]
+    if not chosen.select(only):
+        raise click.UsageError(f"only: no experiment has {only!r} in its name")
+    results = _run(chosen.tasks(only, scale), cores() if jobs is None else jobs)
+    lines = chosen.lines(only, results, scale)
+    _write(chosen, lines, {"subject": subject, "scale": scale, "only": only}, path)
+    sys.exit(0 if all(line.agrees for line in lines) else 1)
+
+
+def _run(tasks: list[Task], jobs: int) -> dict[Task, Tally]:
+    wanted = list(dict.fromkeys(tasks))
+    results: dict[Task, Tally] = {}
+    for task, tally in run_tasks(wanted, jobs):
+        results[task] = tally
+        if len(results) % NOTES_EVERY == 0 or len(results) == len(wanted):
+            print(f"{len(results)} of {len(wanted)} runs", file=sys.stderr, flush=True)
+    return results
+
+
+def _write(subject: Subject, lines: Sequence[Line], options: dict[str, object], path: str | None) -> None:
+    document = {"schema": 1, "environment": environment(), "options": options, "lines": as_json(lines)}
+    console = Console(stderr=path == "-")
+    if not console.is_terminal:
+        console = Console(stderr=path == "-", width=WIDTH_WITHOUT_TERMINAL)
+    console.print(make_table(lines, subject.title, subject.expected, subject.chance))
+    against = [line for line in lines if not line.agrees]
+    console.print(f"{len(lines) - len(against)} of {len(lines)} numbers agree")
+    if path == "-":
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+    elif path is not None:
+        write_json(document, Path(path))
+
+
+if __name__ == "__main__":
+    main()
