@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 
 import pytest
 
@@ -414,3 +415,25 @@ def test_describe_tells_where_a_link_is() -> None:
     pair = mesh().start()
     assert pair.dialer.core.describe() == "a -> b: up, epoch 1"
     assert pair.acceptor.core.describe() == "b <- a: up, epoch 2"
+
+
+def test_a_pause_of_the_other_side_is_no_distance() -> None:
+    """A few samples that a pause made long change neither the round trip nor its deviation for long."""
+    trip = RoundTrip()
+    for _ in range(9):
+        trip.add(0.002)
+    for sample in (0.202, 0.152, 0.102, 0.052):
+        trip.add(sample)
+        assert trip.mean == 0.002 and trip.deviation == 0.0
+    for _ in range(9):
+        trip.add(0.010)
+    assert (trip.mean, trip.minimum) == (0.010, 0.002), "one that stays is believed"
+
+
+def test_deviation_is_that_of_normal_noise() -> None:
+    trip, rng = RoundTrip(), Random(4)
+    found = []
+    for _ in range(3_000):
+        trip.add(rng.gauss(0.010, 0.001))
+        found.append(trip.deviation or 0.0)
+    assert sum(found) / len(found) == pytest.approx(0.0008, rel=0.15)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from tiedreq.core.link_options import LinkTiming
 
+RECENT_MAX = 9
+"""A pause shorter than five heartbeats is outvoted."""
+
 
 class RoundTrip:
-    """An estimate of a round trip: smoothed mean, mean deviation and minimum, as TCP does it (RFC 6298, section 2).
+    """An estimate of a round trip: the median of the last ``RECENT_MAX`` samples, their deviation, and the minimum.
 
-    ``deviation += (|sample - mean| - deviation) / 4``, then ``mean += (sample - mean) / 8``; the first sample sets the
-    mean, and half of it the deviation. Unknown is None, never 0.
+    ``deviation`` is 1.2 times the median distance from the median, which for normal noise is the mean deviation; half
+    of the first sample while that is the only one. A smoothed mean as of TCP (RFC 6298) would take a replica's pause
+    for distance for seconds, and hold copies back as long. Unknown is None, never 0.
     """
 
-    __slots__ = ("deviation", "mean", "minimum", "samples")
+    __slots__ = ("_recent", "deviation", "mean", "minimum", "samples")
 
     def __init__(self) -> None:
+        self._recent: list[float] = []
         self.mean: float | None = None
         self.deviation: float | None = None
         self.minimum: float | None = None
@@ -23,12 +28,20 @@ class RoundTrip:
     def add(self, sample: float) -> None:
         """Take a measured round trip in."""
         self.samples += 1
-        if self.mean is None or self.deviation is None or self.minimum is None:
-            self.mean, self.deviation, self.minimum = sample, sample / 2, sample
+        self._recent.append(sample)
+        del self._recent[:-RECENT_MAX]
+        self.mean = mean = _median(self._recent)
+        if self.minimum is None:
+            self.deviation, self.minimum = sample / 2, sample
             return
-        self.deviation += (abs(sample - self.mean) - self.deviation) / 4
-        self.mean += (sample - self.mean) / 8
+        self.deviation = 1.2 * _median([abs(other - mean) for other in self._recent])
         self.minimum = min(self.minimum, sample)
+
+
+def _median(values: list[float]) -> float:
+    """The middle one; the mean of the two in the middle of an even number."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 class Pulse:

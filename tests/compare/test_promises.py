@@ -1,0 +1,122 @@
+"""The judges of what is promised: limits, harm among many comparisons, and the share of the gain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cluster.compare.promises import harm, reach
+from cluster.compare.promises.__main__ import main
+from cluster.compare.promises.cells import cell_of, tasks_for
+from cluster.compare.statistics import student_t
+from cluster.compare.tally import Tally
+
+SEEDS = (1, 2, 3)
+
+
+def tally(latencies: dict[float, int], *, busy: float = 0.010) -> Tally:
+    """A run with so many calls of each latency (seconds), each busy for as long."""
+    made = Tally()
+    for seconds, count in latencies.items():
+        for _ in range(count):
+            made.latency.add(seconds)
+    made.calls = sum(latencies.values())
+    made.executions = made.calls
+    made.busy_seconds = busy * made.calls
+    return made
+
+
+def judge(ours: list[Tally], plain: list[Tally], rival: list[Tally] | None = None) -> harm.Report:
+    (cell,) = harm.cells_of(["pauses"], [0.6], [0.005], 1.0)
+    results = {}
+    for policy, tallies in (("auto", ours), ("plain", plain), ("tied", rival or ours)):
+        (tasks,) = [tasks_for([cell.but(policy=policy)], SEEDS)]
+        own = [task for task in tasks if task.cell.policy == policy]
+        results.update(zip(own, tallies, strict=True))
+    return harm.report([cell], SEEDS, results, ["tied"])
+
+
+def varied(factor: float, *, tail: float = 0.200, busy: float = 0.010) -> list[Tally]:
+    """Runs of three seeds that vary by a percent."""
+    return [tally({0.007 * factor * k: 990, tail * factor * k: 10}, busy=busy * k) for k in (0.99, 1.0, 1.01)]
+
+
+def test_students_tail_is_that_of_the_table() -> None:
+    for freedom in range(1, 31):
+        assert harm.student_tail(student_t(freedom), freedom) == pytest.approx(0.025, rel=1e-3)
+        assert harm.student_tail(-student_t(freedom), freedom) == pytest.approx(0.975, rel=1e-3)
+    with pytest.raises(ValueError, match="freedom"):
+        harm.student_tail(1.0, 0)
+
+
+def test_what_is_clearly_worse_is_proven_and_what_is_alike_is_not() -> None:
+    worse = judge(varied(1.2), varied(1.0))
+    assert {one.quantity for one in worse.proven} == {"p50", "p99", "p99.9"} and not worse.holds
+    alike = judge(varied(1.04), varied(1.0))
+    assert not alike.proven and not any(one.beyond for one in alike.harms) and alike.holds
+
+
+def test_work_is_held_against_the_budget() -> None:
+    found = judge(varied(1.0, busy=0.0107), varied(1.0))
+    assert [one.quantity for one in found.proven] == ["busy time"]
+    assert judge(varied(1.0, busy=0.0104), varied(1.0)).proven == []
+
+
+def test_a_mean_beyond_the_limit_that_chance_explains_is_shown_and_not_proven() -> None:
+    noisy = [tally({0.007: 990, tail: 10}) for tail in (0.150, 0.200, 0.400)]
+    found = judge(noisy, varied(1.0))
+    assert [one.quantity for one in found.harms if one.beyond] == ["p99.9"]
+    assert found.proven == []
+
+
+def test_one_bad_cell_among_many_comparisons_must_be_beyond_doubt() -> None:
+    cell = cell_of("pauses", "auto", latency=0.0, load=0.5)
+    good = [harm.Harm(cell, "p50", 1.0, 1.05, 0.5) for _ in range(99)]
+    assert harm.discoveries([*good, harm.Harm(cell, "p50", 1.2, 1.05, 0.004)]) == []
+    assert len(harm.discoveries([*good, harm.Harm(cell, "p50", 1.2, 1.05, 0.0004)])) == 1
+    assert len(harm.discoveries([harm.Harm(cell, "p50", 1.2, 1.05, 0.004)])) == 1
+
+
+def test_the_share_of_the_gain() -> None:
+    assert harm.has_the_gain(0.30, 0.36) and not harm.has_the_gain(0.30, 0.38)
+    assert harm.has_the_gain(0.95, 1.0), "there is nothing to be had"
+    found = judge(varied(1.0, tail=0.150), varied(1.0), varied(1.0, tail=0.050))
+    assert found.reached == 0 and not found.holds
+
+
+def test_goals_are_limits_of_real_cells() -> None:
+    tasks = reach.tasks_of(0.1, SEEDS)
+    assert len(tasks) == len(set(tasks)) and {task.seed for task in tasks} == set(SEEDS)
+    policies = {task.cell.policy for task in tasks}
+    assert policies == {"plain", "tied", "auto"}
+    for goal in reach.GOALS:
+        assert set(goal.limits) <= set(reach.QUANTITIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("harm --scenarios nothing", "'nothing' is not one of"),
+        ("harm --loads 2", "loads"),
+        ("harm --latencies 5", "no unit"),
+        ("harm --rivals best", "'best' is not one of"),
+        ("reach --only nothing", "no scenario has 'nothing'"),
+        ("reach --scale 0", "scale"),
+    ],
+)
+def test_bad_usage(arguments: str, why: str) -> None:
+    result = CliRunner().invoke(main, arguments.split())
+    assert result.exit_code == 2 and why in result.output
+
+
+def test_a_small_grid_runs_and_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "harm.json"
+    arguments = "harm --scenarios long-tail --loads 0.3 --latencies 1ms --rivals tied --seeds 2 --scale 0.01 --jobs 1"
+    result = CliRunner().invoke(main, [*arguments.split(), "--json", str(path)])
+    assert result.exit_code in (0, 1), result.output
+    document = json.loads(path.read_text())
+    assert len(document["comparisons"]) == 4 and len(document["gains"]) == 1
+    assert "1 cells in which plain is stable" in result.output
