@@ -65,7 +65,7 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
     for panel in panels:
         panel.set_xlabel(f"one-way latency between replicas, ms\n({scale})")
     unstable = not all(entry.stable for entry in entries)
-    legend(figure, panels[0], policies, markers=True, unstable=unstable)
+    legend(figure, policies, markers=True, unstable=unstable)
     seeds = max(entry.row["seeds"] for entry in entries)
     bars = "bars are 95 % confidence intervals over seeds" if seeds > 1 else "one seed: no confidence intervals"
     return Picture(
@@ -124,5 +124,5 @@ def _scale(panel: Axes, latencies: list[float]) -> str:
 
 def _words(entries: list[Entry], policies: list[str], latency: float) -> str:
     rates = {entry.policy: entry.row["duplicate_execution_rate"] for entry in entries if entry.latency == latency}
-    told = [f"{policy} {rates[policy]:.2%}" for policy in policies if rates.get(policy) is not None]
+    told = [f"{policy} {rates[policy] * 100:.2f} %" for policy in policies if rates.get(policy) is not None]
     return f"Duplicate executions at {latency:g} ms: {', '.join(told)}."

@@ -10,12 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from cluster.compare.report.picture import UNSTABLE, Picture
+from cluster.compare.report.picture import UNSTABLE, Picture, columns_for
 from cluster.compare.report.views import Entry, View, Workload, file_name, interval_of
 
 __all__ = ["pictures"]
 
 POLICIES_MIN = 3
+DECADES_FROM = 30
+"""From so large a ratio on a logarithmic axis has room for powers of ten only."""
+
 LATENCY_SPAN_MIN = 0.2
 RATIO_SPAN_MIN = {"% of calls": 0.2, "per call": 0.04, "ratio to plain": 0.04}
 """No axis spans less (latencies: as a share of the longest), so that chance does not look like a difference."""
@@ -87,7 +90,7 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
     ]
     if not all(entry.stable for entry in entries):
         handles.append(Line2D([], [], linestyle="", color="#555555", marker="x", markersize=8, label=UNSTABLE))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns_for(figure, len(handles)))
     return Picture(
         "ladder",
         file_name("ladder", workload),
@@ -134,7 +137,9 @@ def _scale(panel: Axes, rung: Rung, entries: list[Entry]) -> None:
         panel.set_xscale("log")
         # An interval that reaches down to nothing would take the whole axis.
         panel.set_xlim(left=max(panel.get_xlim()[0], min(values) / 3))
-        panel.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        panel.xaxis.set_major_locator(
+            LogLocator(base=10, subs=(1.0,) if max(values) > DECADES_FROM * min(values) else (1.0, 2.0, 5.0))
+        )
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.xaxis.set_minor_formatter(NullFormatter())
     else:

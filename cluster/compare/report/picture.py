@@ -10,11 +10,22 @@ import io
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-__all__ = ["LOOKS", "SETTINGS", "UNSTABLE", "Drawn", "Look", "Picture", "Section", "legend", "look_of", "name_of"]
+__all__ = [
+    "LOOKS",
+    "SETTINGS",
+    "UNSTABLE",
+    "Drawn",
+    "Look",
+    "Picture",
+    "Section",
+    "columns_for",
+    "legend",
+    "look_of",
+    "name_of",
+]
 
 Section = Literal["tails", "cost", "winners", "ladder", "race"]
 
@@ -59,6 +70,9 @@ LOOKS: dict[str, Look] = {
     "tied-exclusive": Look("#882255", "p", "-."),
     "auto": Look("#6a3d9a", "*", "--"),
 }
+LEGEND_INCHES = 2.0
+"""The width of the longest entry of a legend, about."""
+
 UNSTABLE = "unstable: depends on how long the run was"
 
 
@@ -97,7 +111,7 @@ class Drawn(NamedTuple):
     svg: bytes
 
 
-def legend(figure: Figure, axes: Axes, policies: list[str], *, markers: bool, unstable: bool, extra: Any = ()) -> None:
+def legend(figure: Figure, policies: list[str], *, markers: bool, unstable: bool, extra: Any = ()) -> None:
     """One legend below the figure for all of its panels."""
     handles: list[Any] = []
     for policy in policies:
@@ -107,4 +121,9 @@ def legend(figure: Figure, axes: Axes, policies: list[str], *, markers: bool, un
     handles.extend(extra)
     if unstable:
         handles.append(Line2D([], [], color="#555555", linestyle="", marker="x", markersize=8, label=UNSTABLE))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns_for(figure, len(handles)))
+
+
+def columns_for(figure: Figure, entries: int) -> int:
+    """How many entries of a legend fit side by side below a figure."""
+    return max(1, min(entries, int(figure.get_figwidth() / LEGEND_INCHES)))

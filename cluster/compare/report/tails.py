@@ -45,7 +45,7 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
     marks = [few]
     if unstable:
         marks.append(Line2D([], [], color="#555555", alpha=0.35, linewidth=4, label="unstable run"))
-    legend(figure, panels[0], policies, markers=False, unstable=False, extra=marks)
+    legend(figure, policies, markers=False, unstable=False, extra=marks)
     left_out = "" if shown == latencies else f" Shown are {len(shown)} of {len(latencies)} latencies between replicas."
     return Picture(
         "tails",

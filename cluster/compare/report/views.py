@@ -39,8 +39,9 @@ class Workload(NamedTuple):
         """How many calls there are, in words."""
         if self.rate is None:
             return "closed loop"
-        load = "" if self.load is None else f", load {self.load:.0%}"
-        return f"{self.rate:,.6g} calls/s{load}"
+        load = "" if self.load is None else f", load {self.load * 100:.3g} %"
+        rate = f"{self.rate:,.0f}" if self.rate >= 100 else f"{self.rate:.3g}"
+        return f"{rate} calls/s{load}"
 
     def __str__(self) -> str:
         return f"{self.experiment}, {self.traffic}"
