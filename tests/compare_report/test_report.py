@@ -123,7 +123,18 @@ def test_a_report_of_a_file_with_less_in_it(out: Path, document: dict[str, Any],
     assert sum(text.startswith("Needs ") for text in page.texts) == 4
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": 1, "rows": []}', '{"schema": 2, "rows": [1]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": 1, "rows": []}',
+        '{"schema": 2, "rows": [1]}',
+        '{"schema": 1, "rows": [{}]}',
+        '{"schema": 1, "rows": [1]}',
+    ],
+)
 def test_what_is_no_document_is_refused(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.json").write_text(content)
     assert main([str(tmp_path / "rows.json"), "--out", str(tmp_path / "new")]) == 2

@@ -62,7 +62,8 @@ def _draw(panel: Axes, entries: list[Entry]) -> None:
     for entry in entries:
         look = look_of(entry.policy)
         points = some_of([(ms, share) for ms, share in entry.curve if share > 0 and ms > 0], POINTS_MAX)
-        limit = FEW_CALLS / max(1, entry.row["calls"])
+        roots = entry.row["calls"] / (entry.row.get("fan_out") or 1)
+        limit = FEW_CALLS / max(1.0, roots)
         firm = [point for point in points if point[1] >= limit]
         loose = [*firm[-1:], *points[len(firm) :]]
         width, alpha = (1.5, 1.0) if entry.stable else (4.0, 0.35)

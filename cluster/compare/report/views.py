@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cluster.compare.document import SCHEMA
 from cluster.compare.policies import POLICIES
+from cluster.compare.rows import COLUMNS
 
 __all__ = ["Entry", "Experiment", "View", "Workload", "file_name", "interval_of", "read_document", "some_of"]
 
@@ -108,6 +109,10 @@ def read_document(document: dict[str, Any]) -> View:
     curves = document.get("curves") or [[] for _ in rows]
     if not rows:
         raise ValueError("the document has no rows")
+    for number, row in enumerate(rows, 1):
+        missing = [name for name in COLUMNS if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise ValueError(f"row {number} has no {missing[0]!r}")
     if len(curves) != len(rows):
         raise ValueError(f"the document has {len(rows)} rows and {len(curves)} curves")
     workloads: dict[Workload, list[Entry]] = {}
