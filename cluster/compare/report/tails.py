@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from cluster.compare.report.picture import Picture, legend, look_of
 from cluster.compare.report.views import Entry, View, Workload, file_name, some_of
@@ -14,6 +14,9 @@ __all__ = ["pictures"]
 
 PANELS_MAX = 4
 POINTS_MAX = 250
+DECADES_FROM = 100
+"""Below that ratio of the longest to the shortest, powers of ten alone would be too few marks."""
+
 FEW_CALLS = 10
 """Where so few calls took longer, the curve is mostly chance."""
 
@@ -82,7 +85,7 @@ def _draw(panel: Axes, entries: list[Entry]) -> None:
 
 
 def _scale(panel: Axes, entries: list[Entry]) -> None:
-    """Log axes from where the first ten per mille are over to the longest."""
+    """Log axes, from what the fastest 3 % of the calls don't exceed to the longest."""
     panel.set_xscale("log")
     panel.set_yscale("log")
     shares = [share for entry in entries for _, share in entry.curve if share > 0]
@@ -90,6 +93,8 @@ def _scale(panel: Axes, entries: list[Entry]) -> None:
     panel.set_ylim(min(shares) / 1.5, 1.05)
     if body:
         panel.set_xlim(min(body) * 0.9, max(body) * 1.15)
+        if max(body) < DECADES_FROM * min(body):
+            panel.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share * 100:g} %"))
     panel.yaxis.set_minor_formatter(NullFormatter())
     panel.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
