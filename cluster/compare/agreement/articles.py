@@ -59,7 +59,7 @@ def _lines(row: Published, results: Results, seeds: range) -> list[Line]:
         agrees = abs(measured - expected) <= BOUND * expected + _rounding(name) or min(values) <= expected <= max(
             values
         )
-        note = row.notes.get(name, "")
+        note = "" if agrees else row.why
         calls = together[0].calls // len(runs)
         several = len(runs) > 1
         low, high = (min(values), max(values)) if several else (None, None)

@@ -31,6 +31,10 @@ MEAN = 0.010
 WARMUP_CALLS = 1_500
 SEEDS = 8
 CALLS = 5_000
+QUEUE_CALLS = 200_000
+"""Of a central queue alone, per seed."""
+SAME = 1e-4
+"""A wait of less than the shortest that is told from none counts as none."""
 MANY = 60
 """Replicas that stand for infinitely many."""
 BOUND = 0.02
@@ -85,19 +89,21 @@ def busy_share(load: float, latency: float) -> float:
 
 
 def central_queue(cell: Cell, seed: int, calls: int) -> list[float]:
-    """The waits, in seconds, of the first calls of a simulated cell if one queue served all its slots in order.
+    """The waits, in seconds, of measured calls of a simulated cell if one queue served all its slots in order.
 
     Arrivals and service times are those of the simulation with that seed: not another sample, the same calls.
     """
     arrivals, services = stream(seed, "arrivals"), stream(seed, "service")
     assert cell.rate is not None
     free = [0.0] * cell.capacity
-    now, waits = 0.0, []
-    for _ in range(calls):
+    now = 0.0
+    waits: list[float] = []
+    while len(waits) < calls:
         now += arrivals.expovariate(cell.rate)
         begun = max(now, free[0])
         heapq.heapreplace(free, begun + cell.service.sample(services))
-        waits.append(begun - now)
+        if now >= cell.warmup:
+            waits.append(begun - now)
     return waits
 
 
@@ -122,6 +128,7 @@ class Case:
     name: str
     cell: Cell
     quantities: tuple[Quantity, ...]
+    is_one_queue: bool = False
 
     def scaled(self, scale: float) -> Cell:
         """The cell with that many times the calls."""
@@ -189,7 +196,7 @@ def one_queue(replicas: int, slots: int, load: float) -> Case:
     cell = base(replicas, slots, load).but(copies=replicas)
     spread = f"{replicas} × {slots}" if slots > 1 else f"{replicas}"
     name = f"M/M/{servers}, load {load:g}: tied over all of {spread}"
-    return Case(name, cell, (wait, probability, *no_waste(load)))
+    return Case(name, cell, (wait, probability, *no_waste(load)), is_one_queue=True)
 
 
 def least_work(copies: int, load: float, law: ServiceLaw) -> Case:
@@ -215,7 +222,7 @@ def held_back(load: float, latency: float, *, told: bool) -> Case:
 
 def at_once(load: float, latency: float, *, to_the_end: bool) -> Case:
     """Copies of a tie that are sent together. ``to_the_end``: when both start, nothing can stop them."""
-    cell = base(MANY, 1, load, calls=CALLS // 4).but(mesh_latency=LatencySpec(LatencyLaw(latency * MEAN)))
+    cell = base(MANY, 1, load, calls=CALLS).but(mesh_latency=LatencySpec(LatencyLaw(latency * MEAN)))
     share = busy_share(load, latency) if to_the_end else load
     rate = double_start_rate(load, latency, told=False, share_busy=share)
     quantities = [Quantity("double-start rate", rate, double_starts, BOUND_DOUBLE, 0.0)]
@@ -266,17 +273,40 @@ def lines_of(cases: Sequence[Case], results: Results, scale: float) -> list[Line
     lines = []
     for case in cases:
         tallies = [results[Task(case.scaled(scale), seed)] for seed in range(1, SEEDS + 1)]
-        calls = sum(tally.calls for tally in tallies)
         for quantity in case.quantities:
             values = [quantity.of(tally) for tally in tallies]
-            line = judged(
-                case.name,
-                quantity.name,
-                quantity.expected,
-                values,
-                bound=quantity.bound,
-                errors=quantity.errors,
-                calls=calls,
-            )
-            lines.append(line)
+            lines.append(_line(case, quantity, values, sum(tally.calls for tally in tallies)))
+        if case.is_one_queue:
+            lines += _next_to_a_queue(case, tallies, scale)
     return lines
+
+
+def _line(case: Case, quantity: Quantity, values: Sequence[float], calls: int) -> Line:
+    return judged(
+        case.name,
+        quantity.name,
+        quantity.expected,
+        values,
+        bound=quantity.bound,
+        errors=quantity.errors,
+        calls=calls,
+    )
+
+
+def _next_to_a_queue(case: Case, tallies: Sequence[Tally], scale: float) -> list[Line]:
+    """Waits compared with those of a central queue of the very same calls, and of that queue with theory.
+
+    Chance makes much of the mean wait of a few calls. These two together say the same with next to none of it.
+    """
+    cell, ratios, means = case.scaled(scale), [], []
+    for seed, tally in enumerate(tallies, 1):
+        waits = central_queue(cell, seed, tally.calls)
+        ratios.append(tally.wait.total / math.fsum(waits))
+        more = max(1_000, round(QUEUE_CALLS * scale))
+        means.append(math.fsum(central_queue(cell, seed, more)) / more / MEAN)
+    same = Quantity("wait ÷ central queue's, same calls", 1.0, mean_wait, SAME, 0.0)
+    long = Quantity("central queue alone, mean wait", mmc_wait(cell.capacity, cell.load or 0.0), mean_wait)
+    return [
+        _line(case, same, ratios, sum(tally.calls for tally in tallies)),
+        _line(case, long, means, more * len(tallies)),
+    ]
