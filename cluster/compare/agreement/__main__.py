@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from cluster.compare.agreement import articles, theory
-from cluster.compare.agreement.judge import Line, as_json, make_table
+from cluster.compare.agreement.judge import Line, as_json, as_markdown, make_table
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL
 from cluster.compare.document import environment, write_json
 from cluster.compare.grid import Results, Task
@@ -35,6 +35,7 @@ class Subject(NamedTuple):
     select: Callable[[str], Sequence[str]]
     tasks: Callable[[str, float], list[Task]]
     lines: Callable[[str, Results, float], list[Line]]
+    notes: Callable[[str], Sequence[str]]
 
 
 def _cases(only: str) -> list[theory.Case]:
@@ -53,6 +54,7 @@ SUBJECTS = {
         lambda only: [case.name for case in _cases(only)],
         lambda only, scale: theory.tasks_of(_cases(only), scale),
         lambda only, results, scale: theory.lines_of(_cases(only), results, scale),
+        lambda only: (),
     ),
     "articles": Subject(
         "against published figures; times in ms, shares in %",
@@ -61,6 +63,7 @@ SUBJECTS = {
         lambda only: [row.name for row in _tables(only)],
         lambda only, scale: articles.tasks_of(_tables(only), scale),
         lambda only, results, scale: articles.lines_of(_tables(only), results, scale),
+        lambda only: [f"{row.name}: {row.rule}" for row in _tables(only) if row.rule],
     ),
 }
 
@@ -71,14 +74,18 @@ SUBJECTS = {
 @click.option("--only", default="", metavar="TEXT", help="Experiments whose names have this in them.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
 @click.option("--json", "path", metavar="FILE", default=None, help="The lines as JSON; - is standard output.")
-def main(subject: str, scale: float, only: str, jobs: int | None, path: str | None) -> None:
+@click.option("--markdown", is_flag=True, help="The table as Markdown.")
+def main(subject: str, scale: float, only: str, jobs: int | None, path: str | None, markdown: bool) -> None:
     """Put the laboratory next to exact theory, or next to figures that others published."""
     chosen = SUBJECTS[subject]
     if not chosen.select(only):
         raise click.UsageError(f"only: no experiment has {only!r} in its name")
     results = _run(chosen.tasks(only, scale), cores() if jobs is None else jobs)
     lines = chosen.lines(only, results, scale)
-    _write(chosen, lines, {"subject": subject, "scale": scale, "only": only}, path)
+    _show(chosen, lines, markdown=markdown, to_stderr=path == "-")
+    for note in chosen.notes(only):
+        print(note, file=sys.stderr)
+    _write(lines, {"subject": subject, "scale": scale, "only": only}, path)
     sys.exit(0 if all(line.agrees for line in lines) else 1)
 
 
@@ -92,14 +99,19 @@ def _run(tasks: list[Task], jobs: int) -> dict[Task, Tally]:
     return results
 
 
-def _write(subject: Subject, lines: Sequence[Line], options: dict[str, object], path: str | None) -> None:
-    document = {"schema": 1, "environment": environment(), "options": options, "lines": as_json(lines)}
-    console = Console(stderr=path == "-")
+def _show(subject: Subject, lines: Sequence[Line], *, markdown: bool, to_stderr: bool) -> None:
+    console = Console(stderr=to_stderr)
     if not console.is_terminal:
-        console = Console(stderr=path == "-", width=WIDTH_WITHOUT_TERMINAL)
-    console.print(make_table(lines, subject.title, subject.expected, subject.chance))
-    against = [line for line in lines if not line.agrees]
-    console.print(f"{len(lines) - len(against)} of {len(lines)} numbers agree")
+        console = Console(stderr=to_stderr, width=WIDTH_WITHOUT_TERMINAL)
+    if markdown:
+        print(as_markdown(lines, subject.expected, subject.chance), file=sys.stderr if to_stderr else sys.stdout)
+    else:
+        console.print(make_table(lines, subject.title, subject.expected, subject.chance))
+    console.print(f"{sum(line.agrees for line in lines)} of {len(lines)} numbers agree")
+
+
+def _write(lines: Sequence[Line], options: dict[str, object], path: str | None) -> None:
+    document = {"schema": 1, "environment": environment(), "options": options, "lines": as_json(lines)}
     if path == "-":
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     elif path is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["Line", "as_json", "judged", "make_table"]
+__all__ = ["Line", "as_json", "as_markdown", "judged", "make_table"]
 
 ERRORS = 3.0
 """Standard errors that chance may make."""
@@ -87,6 +87,18 @@ def make_table(lines: Sequence[Line], title: str, expected: str, chance: str) ->
         )
         before = line.experiment
     return table
+
+
+def as_markdown(lines: Sequence[Line], expected: str, chance: str) -> str:
+    """The same table for a document."""
+    rows = [("experiment", "quantity", expected, "measured", chance, "difference", "calls", "agrees")]
+    rows.append(("---", "---", "--:", "--:", "--:", "--:", "--:", "---"))
+    before = ""
+    for line in lines:
+        name = line.experiment if line.experiment != before else ""
+        rows.append((name, line.quantity, *numbers(line), "yes" if line.agrees else "**no**"))
+        before = line.experiment
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def numbers(line: Line) -> tuple[str, str, str, str, str]:

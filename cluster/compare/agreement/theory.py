@@ -300,8 +300,8 @@ def _next_to_a_queue(case: Case, tallies: Sequence[Tally], scale: float) -> list
     """
     cell, ratios, means = case.scaled(scale), [], []
     for seed, tally in enumerate(tallies, 1):
-        waits = central_queue(cell, seed, tally.calls)
-        ratios.append(tally.wait.total / math.fsum(waits))
+        waits = math.fsum(central_queue(cell, seed, tally.calls))
+        ratios.append(tally.wait.total / waits if waits else 1.0 + tally.wait.total)
         more = max(1_000, round(QUEUE_CALLS * scale))
         means.append(math.fsum(central_queue(cell, seed, more)) / more / MEAN)
     same = Quantity("wait ÷ central queue's, same calls", 1.0, mean_wait, SAME, 0.0)
