@@ -9,7 +9,7 @@ import pytest
 
 from cluster.config import DEMO_APP, POLICIES, UpConfig, policy_by_name
 from cluster.upoptions import read_options
-from tiedreq import Backup, BadOption, Hedged, Plain, Tied
+from tiedreq import Backup, Hedged, Plain, Tied
 from tiedreq.laws import Exponential
 from tiedreq.slowness import PauseSpec, SlowSpec
 
