@@ -10,7 +10,7 @@ from cluster.compare.agreement import theory
 from cluster.compare.agreement.theory import CASES, Case, central_queue
 from cluster.compare.simulated import run_cell
 
-SCALE = 0.15
+SCALE = 0.1
 NAMES = (
     "M/M/2, load 0.7",
     "M/M/4, load 0.8",
@@ -65,10 +65,11 @@ def test_a_tie_over_all_replicas_is_the_central_queue_call_by_call(replicas: int
 @pytest.mark.agreement
 @pytest.mark.parametrize(("servers", "load"), [(2, 0.7), (4, 0.8), (10, 0.9)])
 def test_the_central_queue_waits_as_theory_says(servers: int, load: float) -> None:
-    calls = 1_000_000
-    waits = central_queue(theory.base(servers, 1, load), 1, calls)
-    assert math.fsum(waits) / calls / theory.MEAN == pytest.approx(theory.mmc_wait(servers, load), rel=0.02)
-    assert sum(wait > 0 for wait in waits) / calls == pytest.approx(theory.erlang_c(servers, load), rel=0.01)
+    calls = 100_000
+    cell = theory.base(servers, 1, load)
+    waits = [wait for seed in range(1, 9) for wait in central_queue(cell, seed, calls)]
+    assert math.fsum(waits) / len(waits) / theory.MEAN == pytest.approx(theory.mmc_wait(servers, load), rel=0.02)
+    assert sum(wait > 0 for wait in waits) / len(waits) == pytest.approx(theory.erlang_c(servers, load), rel=0.02)
 
 
 @pytest.mark.agreement
@@ -80,7 +81,7 @@ def test_the_simulation_is_where_theory_says(name: str) -> None:
 @pytest.mark.agreement
 @pytest.mark.parametrize("name", ["load 0.7, latency 0.02, stagger just over it, client latency 0.02", "yielding"])
 def test_double_starts_are_as_many_as_theory_says(name: str) -> None:
-    assert_agreement(named(name), 0.4 if "just over" in name else SCALE)
+    assert_agreement(named(name), 0.3 if "just over" in name else SCALE)
 
 
 def assert_agreement(case: Case, scale: float) -> None:
