@@ -23,7 +23,6 @@ SHARE = 0.1
 """Of the length of a run in which nothing ends well."""
 
 LONG = {
-    "rare-stalls 2500/s, none": "p50 p99 p99.9 executions",
     "rare-stalls 2500/s, after 30": "p50 p99 p99.9 executions",
     "rare-stalls 4500/s, none": "p50 p99 p99.9 executions",
     "stragglers, none": "p50 p90 p99",

@@ -18,7 +18,6 @@ NAMES = (
     "load 0.7, exp",
     "load 0.7, const",
     "load 0.7, bimodal",
-    "two copies, none cancelled, load 0.25",
     "cancelled on complete",
 )
 

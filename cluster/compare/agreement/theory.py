@@ -131,9 +131,10 @@ class Case:
     is_one_queue: bool = False
 
     def scaled(self, scale: float) -> Cell:
-        """The cell with that many times the calls."""
+        """The cell with that many times the calls; much shorter runs have a shorter warm-up too."""
         assert self.cell.calls is not None
-        return self.cell.but(calls=max(100, round(self.cell.calls * scale)))
+        warmup = self.cell.warmup * min(1.0, 6 * scale)
+        return self.cell.but(calls=max(100, round(self.cell.calls * scale)), warmup=warmup)
 
 
 def mean_wait(tally: Tally) -> float:
