@@ -18,6 +18,7 @@ from tiedreq.core import events as e
 from tiedreq.core import messages as m
 from tiedreq.core.call import CallCore
 from tiedreq.core.limits import ReplicaLimits
+from tiedreq.core.policy import Hedged
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity, TieId
 
@@ -189,6 +190,9 @@ class Watch:
                 self.outcomes[identity] = command.outcome
                 cancelled = {other.copy for other in commands if isinstance(other, c.CancelCopy)}
                 out = {sent.id for sent in call.copies.values() if sent.alive}
+                policy = call.request.policy
+                if isinstance(policy, Hedged) and not policy.cancel_losers:
+                    out = set()  # what it leaves behind runs on, as asked for
                 demand(cancelled == out, "S1", f"call {identity.number} ended, cancelled {cancelled} of {out}")
 
     def _sent(self, command: c.SendCopy, links: dict[int, str]) -> None:

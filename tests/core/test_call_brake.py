@@ -131,6 +131,24 @@ def test_no_backup_where_every_execution_takes_the_same_time() -> None:
     assert lesson(t, Auto()).governor.state == GovernorState.OFF
 
 
+@pytest.mark.parametrize("started", [True, False], ids=["started", "in a queue"])
+def test_a_loser_that_is_not_cancelled_costs_a_whole_execution(started: bool) -> None:
+    t = triangle("ab", slots=1)
+    policy = Hedged(Backup(after=DELAY, since="send", max_per_call=1), cancel_losers=False)
+    if not started:
+        t.call(Plain(), at="b", timeout=1000.0)
+    call = t.call(policy, at="ab", timeout=1000.0)
+    budget = lesson(t, policy).budget
+    t.flush()
+    t.advance(DELAY)
+    t.flush()
+    t.advance(0.001)
+    t.finish("a", f"{call}/u0")
+    t.flush()
+    assert t.ended(call) == OutcomeKind.ANSWERED
+    assert budget.taken == pytest.approx(lesson(t, policy).mean * 1e9)
+
+
 # ---- ties -----------------------------------------------------------------------------------------------------
 
 

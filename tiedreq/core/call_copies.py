@@ -251,15 +251,16 @@ class CallCopies:
         self.state = CALL_TABLE.next(self.state, _ENDING[outcome.kind])
         self._unsent.clear()
         policy, answered = self.request.policy, outcome.kind == OutcomeKind.ANSWERED
+        cancelled = not (answered and isinstance(policy, Hedged) and not policy.cancel_losers)
         alive = [sent for sent in self.copies.values() if sent.alive]
         for sent in alive:
             view = self._replicas.get(sent.link)
             if view is not None:
                 view.outstanding -= 1
                 self._replicas.copy_stopped(view, sent, self.request.method, now)
-            if not (answered and isinstance(policy, Hedged) and not policy.cancel_losers):
+            if cancelled:
                 self._out.append(CancelCopy(sent.link, sent.id))
-        self._account.lost(alive, outcome.copy if answered else None, now)
+        self._account.lost(alive, outcome.copy if answered else None, now, cancelled=cancelled)
         if answered:
             self._stats.answered += 1
         elif outcome.kind == OutcomeKind.CANCELLED:

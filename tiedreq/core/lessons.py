@@ -219,8 +219,8 @@ class CallAccount:
         if ticket is not None:
             lesson.backup_ended(ticket, BackupEnd.WON if used else BackupEnd.VOID, busy, now)
 
-    def lost(self, copies: Iterable[SentCopy], winner: CopyId | None, now: float) -> None:
-        """The call has its outcome; these copies are still out and are cancelled now."""
+    def lost(self, copies: Iterable[SentCopy], winner: CopyId | None, now: float, *, cancelled: bool = True) -> None:
+        """The call has its outcome; these copies are still out and are cancelled now, or (not ``cancelled``) run on."""
         lesson = self.lesson
         if lesson is None:
             return
@@ -233,6 +233,8 @@ class CallAccount:
                 end = BackupEnd.VOID
                 if winner is not None:
                     end = BackupEnd.LOST if busy > 0 else BackupEnd.LOST_UNSTARTED
+                if not cancelled:
+                    busy = max(busy, lesson.mean)
                 lesson.backup_ended(copy.ticket, end, busy, now)
             elif busy > 0 and winner is not None and _partners(copy.id, winner):
                 self._double(busy)
