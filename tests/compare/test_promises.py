@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.compare.promises import harm, reach
+from cluster.compare.promises import ablation, harm, reach
 from cluster.compare.promises.__main__ import main
 from cluster.compare.promises.cells import cell_of, tasks_for
 from cluster.compare.statistics import student_t
@@ -112,6 +112,23 @@ def test_bad_usage(arguments: str, why: str) -> None:
     assert result.exit_code == 2 and why in result.output
 
 
+def test_the_ladder_has_each_scenario_at_three_loads_and_seven_rungs() -> None:
+    cells = ablation.cells_of(0.1)
+    assert len(cells) == len(set(cells)) == (4 * 3 + 4) * 4 * 7
+    assert {cell.rate for cell in cells if cell.scenario == "long-tail"} == {100.0, 250.0, 380.0, 400.0}
+    assert [cell.policy for cell in cells[:7]] == list(ablation.LADDER)
+
+
+@pytest.mark.agreement
+def test_a_rung_of_the_ladder_runs_and_is_written(tmp_path: Path) -> None:
+    arguments = "ablation --only long-tail --latencies 1ms --seeds 1 --scale 0.01 --jobs 1 --json"
+    result = CliRunner().invoke(main, [*arguments.split(), str(tmp_path / "rows.json")])
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert len(rows) == 28 and {row["policy"] for row in rows} == set(ablation.LADDER)
+
+
+@pytest.mark.agreement
 def test_a_small_grid_runs_and_is_written(tmp_path: Path) -> None:
     path = tmp_path / "harm.json"
     arguments = "harm --scenarios long-tail --loads 0.3 --latencies 1ms --rivals tied --seeds 2 --scale 0.01 --jobs 1"

@@ -1,4 +1,4 @@
-"""``python -m cluster.compare.promises reach|harm``: what the library promises next to what is measured.
+"""``python -m cluster.compare.promises reach|harm|ablation``: what the library promises next to what is measured.
 
 The table is on standard output, progress on standard error. The exit code is 1 where a promise does not hold, 130 after
 Ctrl-C. The full grid of ``harm`` takes hours on two cores: it is for the night; ``--scenarios``, ``--loads``,
@@ -7,6 +7,7 @@ Ctrl-C. The full grid of ``harm`` takes hours on two cores: it is for the night;
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -18,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.compare.cell import Cell
-from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, progress
-from cluster.compare.document import environment, write_json
-from cluster.compare.grid import Task
+from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, make_table, progress
+from cluster.compare.document import environment, make_document, write_csv, write_json
+from cluster.compare.grid import Task, tasks_of
 from cluster.compare.policies import check_policy_names
-from cluster.compare.promises import harm, reach
+from cluster.compare.promises import ablation, harm, reach
 from cluster.compare.runner import cores, run_tasks
 from cluster.compare.tally import Tally
 from tiedreq.core.errors import BadOption
@@ -117,6 +118,43 @@ def harm_command(
     _print_harm(_console(path), found)
     _write({"subject": "harm", "seeds": seeds, "scale": scale, **chosen}, _harm_as_json(found), path)
     sys.exit(0 if found.holds else 1)
+
+
+@main.command("ablation")
+@_common
+@click.option("--only", default="", metavar="TEXT", help="Scenarios whose names have this in them.")
+@click.option("--latencies", default=None, metavar="L[,…]", help="Between replicas. [default: 200us,1ms,5ms,20ms]")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None, help="Write a report.")
+def ablation_command(
+    seeds: int, scale: float, jobs: int | None, path: str | None, only: str, latencies: str | None, out: Path | None
+) -> None:
+    """What each part of the policy is worth where: plain, hedged, backup, tie, yield, all of it, and auto."""
+    numbers = range(1, seeds + 1)
+    chosen = ablation.LATENCIES if latencies is None else _list(latencies, parse_duration)
+    cells = ablation.cells_of(scale, only, chosen)
+    if not cells:
+        raise click.UsageError(f"only: no scenario has {only!r} in its name")
+    rows, curves = ablation.document_of(cells, numbers, _run(tasks_of(cells, list(numbers)), jobs))
+    console = _console(path)
+    for name in dict.fromkeys(cell.scenario for cell, _ in rows):
+        console.print(make_table([row for row in rows if row[0].scenario == name], str(name), console.width))
+    options: dict[str, Any] = {
+        "subject": "ablation",
+        "scenario": None,
+        "overrides": {},
+        "seeds": list(numbers),
+        "scale": scale,
+    }
+    document = make_document({**options, "policies": list(ablation.LADDER), "cell": cells[0].describe()}, rows)
+    if path == "-":
+        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+    elif path is not None:
+        write_json(document, Path(path))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json({**document, "curves": curves}, out / "rows.json")
+        write_csv(document["rows"], out / "rows.csv")
+        importlib.import_module("cluster.compare.report").write(out, {**document, "curves": curves})
 
 
 # ---- running --------------------------------------------------------------------------------------------------
