@@ -119,8 +119,10 @@ def test_a_reader_that_stopped_reading_loses_logs_but_stops_nobody() -> None:
     for number in range(LOG_LINES_MAX + 50):
         output.log("r0", str(number))
     error.go_on.set()
-    while not output._log.put(lambda: None):
+    written = threading.Event()
+    while not output._log.put(written.set):
         pass
+    assert written.wait(30), "everything that waited is written, and there is room"
     output.note("after")
     assert output.close()
     lines = error.getvalue().splitlines()
