@@ -20,7 +20,7 @@ def measured(link: int, name: str, round_trip: float, deviation: float = 0.0, **
 def test_the_formula() -> None:
     a = measured(1, "a", 0.010, 0.001, b=0.004)
     b = measured(2, "b", 0.006, 0.0005)
-    assert stagger_times([a, b], NOW) == [0.0, pytest.approx(0.005 + 0.004 - 0.003 + 2 * 0.0015)]
+    assert stagger_times([a, b], NOW) == [0.0, pytest.approx(0.005 + 0.004 - 0.003 + 3 * 0.0015)]
 
 
 def test_the_margin_has_a_floor() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from tiedreq.core.link_options import LinkTiming
 
 RECENT_MAX = 9
-"""A pause shorter than five heartbeats is outvoted."""
+"""A pause shorter than five heartbeats is outvoted in the mean,"""
+STRAYS = 2
+"""and one of so many heartbeats in the deviation."""
 
 
 class RoundTrip:
     """An estimate of a round trip: the median of the last ``RECENT_MAX`` samples, their deviation, and the minimum.
 
-    ``deviation`` is 1.2 times the median distance from the median, which for normal noise is the mean deviation; half
-    of the first sample while that is the only one. A smoothed mean as of TCP (RFC 6298) would take a replica's pause
-    for distance for seconds, and hold copies back as long. Unknown is None, never 0.
+    ``deviation`` is the largest distance from the median but for ``STRAYS``, which for normal noise is about 1.1
+    standard deviations; half of the first sample while that is the only one. A smoothed mean as of TCP (RFC 6298) would
+    take a replica's pause for distance for seconds, and hold copies back as long. Unknown is None, never 0.
     """
 
     __slots__ = ("_recent", "deviation", "mean", "minimum", "samples")
@@ -34,7 +36,8 @@ class RoundTrip:
         if self.minimum is None:
             self.deviation, self.minimum = sample / 2, sample
             return
-        self.deviation = 1.2 * _median([abs(other - mean) for other in self._recent])
+        distances = sorted(abs(other - mean) for other in self._recent)
+        self.deviation = distances[max(0, min(len(distances), RECENT_MAX - STRAYS) - 1)]
         self.minimum = min(self.minimum, sample)
 
 

@@ -7,7 +7,7 @@ Copy k must not reach its replica before the start notice of a copy j < k could:
 and j counts for nothing when its replica reports a queue and no free slot, so that it can't start at once, and that
 queue is to last at least as long as the notice takes: (queued + 1) x mean service time / slots. A shorter queue would
 let both start, one notice apart: at 85 % load of eight slots, 10 ms of service and 20 ms of latency nearly every fifth
-call would. Where no mean is known yet, any queue counts. The margin is twice the mean deviations of the two round
+call would. Where no mean is known yet, any queue counts. The margin is three times the deviations of the two round
 trips, at least ``MARGIN_MIN``.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from tiedreq.core.picker import ReplicaView
 
+DEVIATIONS = 3.0
 MARGIN_MIN = 0.0005
 STAGGER_MAX = 0.25
 """No copy is held back longer than this, whatever was measured, in seconds."""
@@ -57,6 +58,6 @@ def stagger_times(views: Sequence[ReplicaView], now: float, mean: float | None =
                 continue
             deviation = (source.round_trip_deviation or 0.0) + (target.round_trip_deviation or 0.0)
             arrives = sent + _half_round_trip(source) + notice_latency(source, target)
-            earliest = max(earliest, arrives - _half_round_trip(target) + max(2 * deviation, MARGIN_MIN))
+            earliest = max(earliest, arrives - _half_round_trip(target) + max(DEVIATIONS * deviation, MARGIN_MIN))
         times.append(min(earliest, STAGGER_MAX))
     return times
