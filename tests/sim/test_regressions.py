@@ -89,3 +89,9 @@ def test_seed(seed: int) -> None:
 def test_case(options: SimOptions) -> None:
     result = run(options, keep=True)
     assert result.ok, "\n".join([str(result.violations[0]), *result.lines[-60:]])
+
+
+@pytest.mark.parametrize("seed", [5_000_267, 5_000_626, 5_000_692, 5_000_757])
+def test_the_limit_of_backups_is_that_of_auto_too(seed: int) -> None:
+    """The checker took a call with ``Auto`` for one that may have no backup."""
+    assert run_seed(seed).violations == []

@@ -6,7 +6,7 @@ from tiedreq.core.call import SentCopy
 from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, OutcomeKind, SendCopy
 from tiedreq.core.events import CopyEnded, CopyStarted
-from tiedreq.core.policy import Hedged, Tied
+from tiedreq.core.policy import Auto, Hedged, Tied
 from tiedreq.core.types import UNTIED, Cause, CopyKind
 from tiedreq.sim.checker import LOST_TO_A_PARTNER, Checker
 from tiedreq.sim.history import CallStep
@@ -86,7 +86,7 @@ class BackupClockRuns(Checker):
         if not isinstance(event, CopyStarted | CopyEnded) or core.state == CallState.DONE:
             return
         policy = core.request.policy
-        backup = policy.backup if isinstance(policy, Hedged | Tied) else None
+        backup = policy.backup if isinstance(policy, Hedged | Tied | Auto) else None
         sent = core.copies.get(event.copy)
         if backup is None or backup.delay is None or backup.since != "start" or sent is None or sent.link != event.link:
             return

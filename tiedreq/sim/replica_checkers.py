@@ -14,7 +14,7 @@ from tiedreq.core.events import (
     WorkFinished,
 )
 from tiedreq.core.messages import Granted, Started
-from tiedreq.core.policy import Hedged, Tied
+from tiedreq.core.policy import Auto, Hedged, Tied
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState
 from tiedreq.sim.checker import LOST_TO_A_PARTNER, Checker, PeerNews, ending_of
 from tiedreq.sim.history import CallStep, Home, ReplicaStep
@@ -231,7 +231,7 @@ class WithinLimits(Checker):
     def call_step(self, step: CallStep) -> None:
         backups = sum(sent.kind == CopyKind.BACKUP for sent in step.core.copies.values())
         policy = step.core.request.policy
-        backup = policy.backup if isinstance(policy, Hedged | Tied) else None
+        backup = policy.backup if isinstance(policy, Hedged | Tied | Auto) else None
         most = backup.max_per_call if backup is not None else 0
         if backups > most:
             self.broken(step.call, f"backups: {backups}, the limit is {most}", step.now)
