@@ -30,6 +30,8 @@ RELATIVE_MAX = 10.0
 SLOW = 3.0
 FASTER = 1.5
 FAILING = 0.5
+TIME_MIN = 0.001
+"""Executions shorter than that, in seconds, are told apart by the noise of schedulers only."""
 WEIGHED_FROM = 1.5
 """Slowness below this is taken for chance, and does not weigh in the choice of a replica."""
 PROBATION_MIN = 10.0
@@ -119,9 +121,9 @@ class MethodMeans:
         self._means: dict[str, float] = {}
 
     def relative(self, method: str, time: float) -> float:
-        """``time`` in means of the method; 1 as long as none is known."""
+        """``time`` in means of the method; 1 as long as none is known. Times below ``TIME_MIN`` count alike."""
         mean = self._means.get(method)
-        return time / mean if mean else 1.0
+        return max(time, TIME_MIN) / max(mean, TIME_MIN) if mean else 1.0
 
     def add(self, method: str, time: float) -> None:
         """An execution ended after ``time``."""
