@@ -63,7 +63,7 @@ def test_interrupted() -> None:
         running.stdout.readline()
         running.send_signal(signal.SIGINT)
         rest = running.stdout.read()
-        assert running.wait(20) == 130
+        assert running.wait(20) == 130, rest
     assert rest.splitlines()[-1].endswith("0 failed")
 
 
