@@ -73,7 +73,7 @@ class Client(LinkOwner):
         timeout: float,
         limits: ClientLimits,
         wire_limits: WireLimits,
-        picker: str = "adaptive",
+        picker: str = "two-choices",
     ) -> None:
         self.limits = limits
         self.policy = check_policy(policy)

@@ -45,7 +45,7 @@ async def connect(
     timeout: float = 10.0,
     limits: ClientLimits | None = None,
     cluster: str | None = None,
-    picker: str = "adaptive",
+    picker: str = "two-choices",
     network: Network | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster's replicas: ``async with tiedreq.connect() as client: …``.
@@ -54,7 +54,7 @@ async def connect(
     ``$TIEDREQ_CLUSTER`` or ``./.tiedreq/cluster.json``. ``token`` and ``cluster`` (its name) are read from the cluster
     file when not given. ``policy`` is used by ``call`` and ``request`` (default ``Auto()``), ``timeout`` (seconds) by
     every call that names none; it also bounds how long to wait for the first replica. ``picker`` is how a replica is
-    chosen: ``adaptive``, ``two-choices``, ``least-outstanding`` or ``random`` (``core.picker``).
+    chosen: ``two-choices``, ``adaptive``, ``least-outstanding`` or ``random`` (``core.picker``).
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
     """
