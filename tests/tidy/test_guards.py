@@ -186,7 +186,8 @@ def test_ci_runs_are_repeatable(suite, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nightly False None" in suite(probe, "-s", "--all")[1]
 
 
-def test_nightly_examples_grow_with_the_minutes_and_have_time(suite) -> None:
+def test_nightly_examples_grow_with_the_minutes_and_have_time(suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
     probe = """
         import hypothesis
         import pytest
