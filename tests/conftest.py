@@ -8,12 +8,15 @@
   test then has as much time as one of the long kinds.
 * A test that leaves a process behind fails, and the process is killed (_processes.py).
 * A test that hangs fails and tells where its tasks stood (_watchdog.py).
+* SIGINT and SIGHUP have their usual meaning for the programs that tests start, even if this process was started in the
+  background of a script, or by nohup, where they are ignored.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    for number, handler in usual.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if not config.option.minutes > 0:
         raise pytest.UsageError(f"--minutes needs a number above 0, not {config.option.minutes:g}")
     examples = max(NIGHTLY_EXAMPLES_MIN, round(NIGHTLY_EXAMPLES_PER_MINUTE * config.option.minutes))
