@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -66,6 +65,7 @@ from tiedreq.net.bell import Bell
 from tiedreq.net.executor import Executor
 from tiedreq.net.link import Link, accepted_link, dialed_link
 from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
+from tiedreq.net.mesh_shape import MeshShape
 from tiedreq.net.network import Network
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.shaping import DelayLine
@@ -112,7 +112,7 @@ class ReplicaServer(LinkOwner):
         self._side = LinkSide(cluster, "replica", identity.name, identity.incarnation)
         self._authenticator = TokenAuthenticator.of(token)
         self._network = network
-        self._mesh_latency = mesh_latency
+        self._shape = None if mesh_latency is None else MeshShape(identity.name, mesh_latency)
         self._nursery = nursery
         self._wire = wire_limits(limits.payload_bytes_max)
         self._options = LinkOptions(
@@ -129,14 +129,11 @@ class ReplicaServer(LinkOwner):
             wire=self._wire,
             when_full="close",
         )
-        self._rng = random.Random()
         self._connections = 0
         self._gone = trio.lowlevel.ParkingLot()
         self._known_peers: frozenset[str] = frozenset()
         self._peer_urls: dict[str, str] = {}
         self._dialed: dict[str, Link] = {}
-        self._lines: dict[str, DelayLine] = {}
-        self._accepted_lines: dict[Link, DelayLine] = {}
         self._events: deque[ReplicaEvent] = deque()
         self._processing = False
         self._settle_bell = Bell()
@@ -235,9 +232,6 @@ class ReplicaServer(LinkOwner):
         former = self.mesh.get(peer.name)
         self.mesh[peer.name] = link
         self.mesh_troubles.pop(peer.name, None)
-        line = self._accepted_lines.get(link)
-        if line is not None:
-            line.set_law(self._law(peer.name))
         if former is not None and former is not link:
             former.drop("replaced", "a newer link between the same replicas took its place")
         self._take(PeerConnected(up.link_id, Identity(peer.name, peer.incarnation)))
@@ -279,13 +273,15 @@ class ReplicaServer(LinkOwner):
             link.drop("protocol", str(violation))
         self._settle_bell.ring()
 
-    def admit(self, hello: Hello) -> tuple[str, str] | None:
-        """Whether a proven other side may come in."""
+    def admit(self, hello: Hello, line: DelayLine | None = None) -> tuple[str, str] | None:
+        """Whether a proven other side may come in; from here on it is known whom ``line`` leads to."""
         if hello.role == "replica":
             if hello.name == self.identity.name:
                 return "identity", f"this replica is named {hello.name!r} too"
             if hello.name > self.identity.name:
                 return "identity", "of two replicas the one with the lower name dials"
+            if line is not None and self._shape is not None:
+                self._shape.identify(line, hello.name)
         return None
 
     def welcome(self) -> Welcome:
@@ -303,24 +299,23 @@ class ReplicaServer(LinkOwner):
             self._gone.unpark_all()
 
     async def _accepted(self, transport: Transport) -> None:
-        link = accepted_link(
+        if self._shape is None:
+            await self._accepted_link(transport, None).run_accepted(transport)
+            return
+        with self._shape.line() as line:
+            async with line.attach(transport) as shaped:
+                await self._accepted_link(transport, line).run_accepted(shaped)
+
+    def _accepted_link(self, transport: Transport, line: DelayLine | None) -> Link:
+        return accepted_link(
             self._side,
             self,
             self._authenticator,
             welcome=self.welcome,
-            admit=self.admit,
+            admit=lambda hello: self.admit(hello, line),
             label=transport.peer,
             options=self._options,
         )
-        if self._mesh_latency is None:
-            await link.run_accepted(transport)
-            return
-        line = self._accepted_lines[link] = DelayLine()
-        try:
-            async with line.attach(transport) as shaped:
-                await link.run_accepted(shaped)
-        finally:
-            del self._accepted_lines[link]
 
     # ---- the mesh ---------------------------------------------------------------------------------------------
 
@@ -350,31 +345,17 @@ class ReplicaServer(LinkOwner):
         def connect() -> AbstractAsyncContextManager[Transport]:
             return self._network.dial(url, timeout=self.limits.handshake_timeout)
 
-        if self._mesh_latency is None:
+        if self._shape is None:
             await link.run_dialer(connect)
             return
-        line = self._lines[name] = DelayLine(self._law(name))
-        try:
+        with self._shape.line(name) as line:
             await link.run_dialer(lambda: line.dial(connect))
-        finally:
-            if self._lines.get(name) is line:
-                del self._lines[name]
 
-    def set_mesh_latency(self, spec: LatencySpec) -> None:
-        """Change the latency of what this replica sends to its peers."""
-        if self._mesh_latency is None:
+    def shape(self) -> MeshShape:
+        """Latency and blocks of what goes to its peers. Raises ``BadOption`` for a replica started without."""
+        if self._shape is None:
             raise BadOption("mesh_latency: this replica was started without one, so its links can't be shaped")
-        self._mesh_latency = spec
-        for name, line in self._lines.items():
-            line.set_law(self._law(name))
-        for link, line in self._accepted_lines.items():
-            if link.up and link.peer is not None and link.peer.role == "replica":
-                line.set_law(self._law(link.peer.name))
-
-    def _law(self, peer: str) -> Callable[[], float]:
-        assert self._mesh_latency is not None
-        law = self._mesh_latency.law(self.identity.name, peer)
-        return lambda: law.sample(self._rng)
+        return self._shape
 
     async def measure(self) -> None:
         """Tell the core, now and then, how long a notice takes to each peer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -51,7 +51,14 @@ class ReplicaHandle:
 
     def set_mesh_latency(self, spec: LatencySpec) -> None:
         """Change the latency of what this replica sends to its peers; only if it was started with one."""
-        self._server.set_mesh_latency(spec)
+        self._server.shape().set_latency(spec)
+
+    def set_blocked_peers(self, peers: Iterable[str]) -> None:
+        """Let nothing that this replica sends reach these peers, and everything the others; as ``set_mesh_latency``.
+
+        To them it falls silent. What was under way waits and arrives at once when the block ends.
+        """
+        self._server.shape().set_blocked(frozenset(peers))
 
     def drain(self) -> None:
         """Begin to drain: refuse new work, finish what runs, then ``serve()`` returns."""
@@ -121,8 +128,9 @@ async def serve(
     others use if it differs. ``peers`` maps names to URLs of the other replicas; of two the one with the lower name
     dials. ``slots`` handlers run at once. ``token`` is the cluster's shared secret, ``ssl_context`` makes it listen
     with TLS, ``peer_ssl_context`` is used to dial ``wss://`` peers. A drain waits at most ``drain_timeout`` seconds for
-    what runs. ``mesh_latency`` adds latency to what this replica sends to its peers. With ``debug`` the text of an
-    unexpected exception reaches the caller. Cancelling stops at once.
+    what runs. ``mesh_latency`` adds latency to what this replica sends to its peers; given, if only as 0, it can be
+    changed while it runs. With ``debug`` the text of an unexpected exception reaches the caller. Cancelling stops at
+    once.
 
     Raises ``BadOption``, ``OSError`` when it can't listen, and what the service's lifespan raises.
     """

@@ -38,19 +38,19 @@ class DelayLine:
     """What happens to frames in one direction between two processes.
 
     A frame arrives after the drawn delay, but never before the one sent ahead of it. ``bytes_max`` bounds what is under
-    way: a sender waits beyond it.
+    way: a sender waits beyond it. Without a law, and while nothing waits, frames go straight to the transport.
     """
 
     def __init__(self, law: Law | None = None, *, bytes_max: int = LINE_BYTES_MAX) -> None:
         if bytes_max < 1:
             raise BadOption(f"bytes_max must be at least 1, not {bytes_max}")
         self.blocked = False
-        self._law = law or constant(0.0)
+        self._law = law
         self._bytes_max = bytes_max
         self._attached: dict[_Shaped, None] = {}
 
-    def set_law(self, law: Law) -> None:
-        """From now on frames are delayed by this law; those under way keep their time."""
+    def set_law(self, law: Law | None) -> None:
+        """From now on frames are delayed by this law, or not at all; those under way keep their time."""
         self._law = law
 
     def block(self) -> None:
@@ -70,9 +70,14 @@ class DelayLine:
             shaped.abort()
         return len(hit)
 
+    @property
+    def is_open(self) -> bool:
+        """True while it neither delays nor blocks."""
+        return self._law is None and not self.blocked
+
     def draw(self) -> float:
         """The delay of the next frame, in seconds."""
-        return self._law()
+        return self._law() if self._law is not None else 0.0
 
     @asynccontextmanager
     async def attach(self, transport: Transport) -> AsyncIterator[Transport]:
@@ -119,7 +124,10 @@ class _Shaped:
         return self._inner.closed_because
 
     async def send_frame(self, frame: bytes) -> None:
-        """See ``Transport.send_frame``. A send that is interrupted leaves nothing behind."""
+        """See ``Transport.send_frame``. A send that is interrupted leaves nothing behind on the line."""
+        if self._line.is_open and not self._frames and not self._broken:
+            await self._inner.send_frame(frame)
+            return
         await trio.lowlevel.checkpoint()
         while not self._broken and self._frames and self._bytes + len(frame) > self._bytes_max:
             await self._changed.park()
