@@ -9,11 +9,14 @@ import argparse
 import gc
 import itertools
 import random
+import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -78,6 +81,25 @@ def arguments() -> argparse.Namespace:
     return options
 
 
+class Interrupts:
+    """Ctrl-C: the first is heard between two steps, so that no step is torn and the result so far is told; the second
+    ends the program at once, wherever it is.
+    """
+
+    def __init__(self) -> None:
+        self.heard = False
+        # Where it is ignored, as in the background of a script, it stays so.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._first)
+
+    def _first(self, number: int, frame: FrameType | None) -> None:
+        self.heard = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def ask(self) -> bool:
+        return self.heard
+
+
 def failure(result: RunResult) -> str:
     seed = result.options.seed
     told = "\n".join(f"  {violation}" for violation in result.violations)
@@ -87,7 +109,7 @@ def failure(result: RunResult) -> str:
 def one(seed: int, *, trace: bool) -> int:
     options = SimOptions.draw(seed)
     print(options.describe(), flush=True)
-    result = run(options, keep=trace)
+    result = run(options, keep=trace, interrupted=Interrupts().ask)
     for line in result.lines:
         print(line)
     print(f"{result.summary()}, {result.lost_messages} messages lost")
@@ -97,9 +119,12 @@ def one(seed: int, *, trace: bool) -> int:
 
 
 class Search:
-    """Many seeds, one after the other. On a terminal with a bar, elsewhere with a line for each."""
+    """Many seeds, one after the other. On a terminal with a bar, elsewhere with two lines for each: all its options,
+    and what happened.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
+        self.interrupts = Interrupts()
         self.minutes: float | None = options.minutes
         self.count: int | None = None
         if self.minutes is None:
@@ -108,6 +133,7 @@ class Search:
         self.keep_going: bool = options.keep_going
         self.failed: list[int] = []
         self.totals: Counter[str] = Counter()
+        self.summary = ""
         self.began = time.monotonic()
 
     def _first(self) -> int:
@@ -121,9 +147,24 @@ class Search:
                 return
             if self.failed and not self.keep_going:
                 return
+            if self.interrupts.heard:
+                raise KeyboardInterrupt
             yield seed
 
-    def take(self, result: RunResult) -> None:
+    def run(self, options: SimOptions) -> str | None:
+        """Run a seed, and count it. None where nothing broke, else what did and how to replay it."""
+        try:
+            result = run(options, interrupted=self.interrupts.ask)
+        except Exception:
+            # Not a core, whose errors are violations: the world or a checker can't go on.
+            self.failed.append(options.seed)
+            self.totals.update(seeds=1)
+            return f"{options.describe()}\nFAILED:\n{traceback.format_exc()}replay: {REPLAY.format(options.seed)}"
+        self._take(result)
+        self.summary = result.summary()
+        return None if result.ok else f"{options.describe()}\n{failure(result)}"
+
+    def _take(self, result: RunResult) -> None:
         if not result.ok:
             self.failed.append(result.options.seed)
         self.totals.update(
@@ -137,10 +178,9 @@ class Search:
     def with_lines(self) -> None:
         for seed in self.seeds():
             options = SimOptions.draw(seed)
-            print(options.brief(), end=": ", flush=True)
-            result = run(options)
-            self.take(result)
-            print(result.summary() if result.ok else failure(result), flush=True)
+            print(options.line(), flush=True)
+            broken = self.run(options)
+            print(broken if broken is not None else f"  {self.summary}", flush=True)
 
     def with_bar(self, console: Console) -> None:
         columns = (
@@ -155,11 +195,10 @@ class Search:
             bar = progress.add_task("", total=total, seed=self.first, steps=0)
             for seed in self.seeds():
                 progress.update(bar, seed=seed)
-                result = run(SimOptions.draw(seed))
-                self.take(result)
+                broken = self.run(SimOptions.draw(seed))
                 progress.update(bar, advance=1, steps=self.totals["steps"])
-                if not result.ok:
-                    progress.console.print(result.options.describe(), failure(result), sep="\n", markup=False)
+                if broken is not None:
+                    progress.console.print(broken, markup=False)
 
     def conclude(self) -> None:
         seconds = time.monotonic() - self.began
@@ -198,7 +237,7 @@ def speed() -> int:
 def many(options: argparse.Namespace) -> int:
     search = Search(options)
     span = f"{search.count} seeds" if search.count is not None else f"{search.minutes:g} minutes of seeds"
-    print(f"{span} from {search.first} on; options of one: scripts/simulate --seed {search.first}", flush=True)
+    print(f"{span} from {search.first} on; one to look at: scripts/simulate --seed {search.first} --trace", flush=True)
     console = Console()
     try:
         if console.is_terminal:
@@ -220,8 +259,12 @@ def main() -> int:
     return one(options.seed, trace=options.trace) if options.seed is not None else many(options)
 
 
-if __name__ == "__main__":
+def start() -> None:
     try:
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    start()

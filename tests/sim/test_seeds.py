@@ -86,7 +86,7 @@ def test_options_are_drawn_from_the_seed_alone_and_describe_themselves() -> None
         options = SimOptions.draw(seed)
         assert options == SimOptions.draw(seed)
         assert options.describe().startswith(f"seed {seed}: ")
-        assert options.brief().startswith(f"seed {seed}: ")
+        assert options.line().startswith(f"seed {seed}: ") and "\n" not in options.line()
 
 
 def test_the_swarm_leaves_out_and_puts_in() -> None:

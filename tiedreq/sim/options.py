@@ -18,6 +18,7 @@ from tiedreq.core.types import MethodInfo
 from tiedreq.laws import Bimodal, Constant, Exponential, LognormalMean, ServiceLaw
 from tiedreq.sim.faults import FaultOptions
 from tiedreq.sim.links import NetworkOptions
+from tiedreq.sim.terse import terse_fields
 from tiedreq.sim.themes import THEMES
 from tiedreq.sim.traffic import TrafficOptions
 from tiedreq.sim.world import WorldOptions
@@ -72,14 +73,9 @@ class SimOptions:
         policies = (*options.traffic.policies, *rng.sample(LEARNED, rng.randint(1, 2)))
         return replace(options, world=world, traffic=replace(options.traffic, policies=policies))
 
-    def brief(self) -> str:
-        """The options in a few words."""
-        world = self.world
-        kinds = sum(bool(getattr(self.faults, kind)) for kind in FAULT_KINDS)
-        return (
-            f"seed {self.seed}: {world.replicas} x {world.slots} slots, {world.callers} callers, "
-            f"{self.traffic.calls} calls, {kinds} kinds of faults"
-        )
+    def line(self) -> str:
+        """All options in one line; what is not in it is at its default."""
+        return f"seed {self.seed}: {terse_fields(self, leave_out=('seed',))}"
 
     def describe(self) -> str:
         """The options in words, a few lines."""

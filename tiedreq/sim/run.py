@@ -75,9 +75,13 @@ def run(
     keep: bool = False,
     replica_core: Callable[..., ReplicaCore] = ReplicaCore,
     call_core: Callable[..., CallCore] = CallCore,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> RunResult:
-    """Run ``options`` to the end or to the first violation. ``keep`` the transcript, which costs time and memory."""
-    return _Run(options, keep, replica_core, call_core).result()
+    """Run ``options`` to the end or to the first violation. ``keep`` the transcript, which costs time and memory.
+
+    ``interrupted`` is asked now and then, between two steps. Raises KeyboardInterrupt when it says yes.
+    """
+    return _Run(options, keep, replica_core, call_core, interrupted).result()
 
 
 class _Run:
@@ -89,10 +93,12 @@ class _Run:
         keep: bool,
         replica_core: Callable[..., ReplicaCore],
         call_core: Callable[..., CallCore],
+        interrupted: Callable[[], bool],
     ) -> None:
         slowed: dict[str, float] = {}
         seed = options.seed
         self.options = options
+        self.interrupted = interrupted
         self.watch = Watch(keep=keep)
         self.traffic = Traffic(options.traffic, options.world.methods, stream(seed, "traffic"), slowed)
         self.world = World(
@@ -133,8 +139,13 @@ class _Run:
         clock, broken = self.world.clock, self.watch.checkers.violations
         end = clock.now + self.options.seconds
         while not broken and clock.now < end and not self.loop.idle:
-            clock.run(min(end, clock.now + self.options.seconds / SAFETY_STEPS))
+            self._go_on(min(end, clock.now + self.options.seconds / SAFETY_STEPS))
         self.loop.stop()
+
+    def _go_on(self, until: float) -> None:
+        if self.interrupted():
+            raise KeyboardInterrupt
+        self.world.clock.run(until)
 
     def _drain(self) -> None:
         """Let everything come to rest, or report what does not."""
@@ -144,7 +155,7 @@ class _Run:
         end = clock.now + DRAIN_MAX
         pending = world.pending()
         while pending is not None and not checkers.violations and clock.now < end:
-            clock.run(clock.now + DRAIN_STEP)
+            self._go_on(clock.now + DRAIN_STEP)
             pending = world.pending()
         if checkers.violations:
             return
