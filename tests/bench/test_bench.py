@@ -1,0 +1,54 @@
+"""The benchmarks, as people and machines run them: rows as agreed, bad usage in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FIELDS = ["name", "ratio", "ratio_to", "spread", "unit", "value"]
+
+
+def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, f"scripts/_bench_{name}.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+def rows_of(name: str, file: Path, *arguments: str) -> dict[str, dict[str, Any]]:
+    done = bench(name, *arguments, "--json", str(file))
+    assert done.returncode == 0 and done.stderr == ""
+    rows = json.loads(file.read_text())["rows"]
+    assert rows and all(sorted(row) == FIELDS for row in rows)
+    assert all(isinstance(row["value"], (int, float)) and row["spread"] >= 0 for row in rows)
+    return {row["name"]: row for row in rows}
+
+
+@pytest.mark.system
+def test_calls_over_sockets_beside_their_peers(tmp_path: Path) -> None:
+    rows = rows_of("rpc", tmp_path / "rows.json", *"--rounds 1 --seconds 0.5 --sizes 200 --in-flight 1,4".split())
+    for subject in ("plain", "tied", "tied, sent at once", "grpc.aio", "websocket", "tcp"):
+        for flight in (1, 4):
+            rate = rows[f"{subject}, 200 B, {flight} in flight: calls"]
+            assert rate["value"] > 0 and rate["unit"] == "calls/s" and rate["ratio_to"] == "grpc.aio"
+            assert rows[f"{subject}, 200 B, {flight} in flight: p50"]["value"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("rpc", ["--rounds", "0"]),
+        ("rpc", ["--in-flight", "4,x"]),
+        ("rpc", ["--only", "plain;nonsense"]),
+        ("rpc", ["--seconds", "nan"]),
+    ],
+    ids=str,
+)
+def test_bad_usage(name: str, arguments: list[str]) -> None:
+    done = bench(name, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "usage:" in done.stderr and "Traceback" not in done.stderr
