@@ -50,6 +50,7 @@ from tiedreq.net.current import current_execution
 from tiedreq.net.link import Link
 from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
 from tiedreq.net.opencall import Answered, OpenCall
+from tiedreq.observe.client import ClientObserver
 from tiedreq.reply import Reply
 from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.payload import decode_payload, encode_payload
@@ -92,6 +93,7 @@ class Client(LinkOwner):
         self._inquiries = 0
         self._waiting_for_status: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         self._closed = False
+        self.observer: ClientObserver | None = None
         self.arrivals = Bell()
         self.connected = False
         """Set once ``connect()`` has yielded: from then on nobody but the log is told of a replica that refuses."""
@@ -349,6 +351,8 @@ class Client(LinkOwner):
                 link.send(Cancel(command.copy))
         else:
             self._calls.pop(call.core.request.id.number, None)
+            if self.observer is not None:
+                self.observer.ended(call, command.outcome, trio.current_time())
             call.complete(command.outcome)
         return None
 

@@ -24,6 +24,8 @@ from tiedreq.net.link_owner import LinkOptions
 from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.transport import Transport
+from tiedreq.observe.client import ClientObserver
+from tiedreq.observe.options import Observe
 from tiedreq.wire.limits import wire_limits
 from tiedreq.wire.proof import TokenAuthenticator
 
@@ -31,6 +33,7 @@ logger = logging.getLogger("tiedreq.client")
 
 GATHER_SECONDS = 0.5
 """Once the first replica is reached, how long to wait for the others."""
+OBSERVE_DEFAULT = Observe()
 CLOSE_SECONDS = 2.0
 """How long the links may take to close."""
 
@@ -47,6 +50,7 @@ async def connect(
     cluster: str | None = None,
     picker: str = "two-choices",
     network: Network | None = None,
+    observe: Observe | None = OBSERVE_DEFAULT,
 ) -> AsyncIterator[Client]:
     """Connect to a cluster's replicas: ``async with tiedreq.connect() as client: …``.
 
@@ -54,7 +58,8 @@ async def connect(
     ``$TIEDREQ_CLUSTER`` or ``./.tiedreq/cluster.json``. ``token`` and ``cluster`` (its name) are read from the cluster
     file when not given. ``policy`` is used by ``call`` and ``request`` (default ``Auto()``), ``timeout`` (seconds) by
     every call that names none; it also bounds how long to wait for the first replica. ``picker`` is how a replica is
-    chosen: ``two-choices``, ``adaptive``, ``least-outstanding`` or ``random`` (``core.picker``).
+    chosen: ``two-choices``, ``adaptive``, ``least-outstanding`` or ``random`` (``core.picker``). ``observe`` is what is
+    remembered of calls for ``client.observer`` (docs/operating.md); None: nothing.
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
     """
@@ -79,6 +84,9 @@ async def connect(
         async with trio.open_nursery() as nursery:
             timers = trio.CancelScope()
             nursery.start_soon(_timers, client, timers)
+            if observe is not None:
+                client.observer = ClientObserver(client, calls=observe.calls)
+                nursery.start_soon(client.observer.lag.run)
             links = []
             for replica in address.replicas:
                 link = dialed_link(
@@ -97,6 +105,8 @@ async def connect(
                 yield client
             await client.close(links)
             timers.cancel()
+            if client.observer is not None:
+                client.observer.lag.stop()
             nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
 
 

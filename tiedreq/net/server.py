@@ -70,6 +70,7 @@ from tiedreq.net.network import Network
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.shaping import DelayLine
 from tiedreq.net.transport import Transport
+from tiedreq.observe.replica import ReplicaObserver
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
 from tiedreq.wire.limits import wire_limits
@@ -142,6 +143,7 @@ class ReplicaServer(LinkOwner):
         self._sojourns: deque[float] = deque(maxlen=RECENT_SOJOURNS_MAX)
         self._messages = 0
         methods = [HeldMethod(method.info, method.slots) for method in service.methods.values()]
+        self.observer: ReplicaObserver | None = None
         self.core = ReplicaCore(identity, methods, slots=slots, limits=limits)
         self.executor = Executor(
             service,
@@ -166,7 +168,11 @@ class ReplicaServer(LinkOwner):
         try:
             while self._events:
                 event = self._events.popleft()
-                for command in self.core.step(event, trio.current_time()):
+                now = trio.current_time()
+                commands = self.core.step(event, now)
+                if self.observer is not None:
+                    self.observer.stepped(event, commands, now)
+                for command in commands:
                     self._execute(command)
         finally:
             self._processing = False

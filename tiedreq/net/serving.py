@@ -19,11 +19,15 @@ from tiedreq.core.types import Identity
 from tiedreq.net.edge import no_groups
 from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.server import ReplicaServer
+from tiedreq.observe.options import Observe
+from tiedreq.observe.replica import ReplicaObserver
+from tiedreq.observe.snapshot import ReplicaSnapshot
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
 from tiedreq.wire.limits import FRAME_SPLIT_BYTES, NAME_CHARS_MAX, wire_limits
 
 SLOTS_MAX = 4096
+OBSERVE_DEFAULT = Observe()
 OUTBOX_BYTES_MIN = 2 * FRAME_SPLIT_BYTES
 """The largest result that is sent in one piece, and as much again for what can't wait."""
 
@@ -73,6 +77,15 @@ class ReplicaHandle:
         """Counters, gauges and links as plain values."""
         return self._server.status()
 
+    def snapshot(self) -> ReplicaSnapshot:
+        """All that can be seen of this replica, as plain values (docs/operating.md).
+
+        Raises ``BadOption`` with ``observe=None``.
+        """
+        if self._server.observer is None:
+            raise BadOption("observe: this replica was started with observe=None")
+        return self._server.observer.snapshot()
+
     def sizes(self) -> dict[str, int]:
         """The length of every collection that grows with use: all zero but a few when nothing is under way."""
         return {
@@ -120,6 +133,7 @@ async def serve(
     mesh_latency: LatencySpec | None = None,
     debug: bool = False,
     network: Network | None = None,
+    observe: Observe | None = OBSERVE_DEFAULT,
     task_status: trio.TaskStatus[ReplicaHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run one replica of ``service``; reports a ``ReplicaHandle`` once it accepts calls, returns when drained.
@@ -129,8 +143,8 @@ async def serve(
     dials. ``slots`` handlers run at once. ``token`` is the cluster's shared secret, ``ssl_context`` makes it listen
     with TLS, ``peer_ssl_context`` is used to dial ``wss://`` peers. A drain waits at most ``drain_timeout`` seconds for
     what runs. ``mesh_latency`` adds latency to what this replica sends to its peers; given, if only as 0, it can be
-    changed while it runs. With ``debug`` the text of an unexpected exception reaches the caller. Cancelling stops at
-    once.
+    changed while it runs. With ``debug`` the text of an unexpected exception reaches the caller. ``observe`` is what is
+    remembered and shown (docs/operating.md); None: nothing. Cancelling stops at once.
 
     Raises ``BadOption``, ``OSError`` when it can't listen, and what the service's lifespan raises.
     """
@@ -171,9 +185,11 @@ async def serve(
                     state=state,
                     debug=debug,
                 )
-                nursery.start_soon(server.settle, name="settle")
-                nursery.start_soon(server.keep_time, name="timer")
-                nursery.start_soon(server.measure, name="measure")
+                if observe is not None:
+                    server.observer = ReplicaObserver(server, service, cluster=cluster, records=observe.records)
+                    nursery.start_soon(server.observer.lag.run, name="lag")
+                for task in (server.settle, server.keep_time, server.measure):
+                    nursery.start_soon(task)
                 url = await nursery.start(network.accept, listen, server.accepted)
                 server.set_peers(known_peers)
                 drain = trio.Event()

@@ -1,0 +1,25 @@
+"""What is to be remembered and shown of a replica or a client: ``Observe``, for ``serve()`` and ``connect()``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiedreq.core.checks import check_count
+
+RECORDS_MAX = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe:
+    """Options of observation. ``serve(observe=None)`` and ``connect(observe=None)`` observe nothing.
+
+    ``records``: how many records a replica keeps for ``tiedreq explain``, about three for each copy. ``calls``: how
+    many calls a client keeps. Both are rings: the newest push out the oldest. Raises ``BadOption``.
+    """
+
+    records: int = 16_384
+    calls: int = 2_048
+
+    def __post_init__(self) -> None:
+        check_count("records", self.records, 1, RECORDS_MAX)
+        check_count("calls", self.calls, 1, RECORDS_MAX)

@@ -1,0 +1,218 @@
+"""What a replica remembers of what it did: a ring of records, and counts per method.
+
+``ReplicaObserver.stepped`` is told every event with the commands that followed. It is on the path of every message, so
+it does little: it looks at types, puts a tuple into a ring, and counts finished executions. Payloads are never kept.
+
+Invariants: the ring has a limit; the table of methods is that of the service; what is kept of running executions goes
+when they end, each exactly once (an obligation of the executor).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from tiedreq.core.commands import ReplicaCommand, SendCaller, StartWork
+from tiedreq.core.events import (
+    CallerLost,
+    CancelReceived,
+    ClaimDenied,
+    ClaimGranted,
+    InputSettled,
+    PeerClaimed,
+    PeerNext,
+    PeerStarted,
+    ReplicaEvent,
+    SubmitReceived,
+    WorkFinished,
+)
+from tiedreq.core.messages import Ended, Failed, Result
+from tiedreq.core.types import CopyId
+from tiedreq.observe.histogram import Histogram
+from tiedreq.observe.lag import LoopLag
+from tiedreq.observe.snapshot import VERSION, LinkView, ReplicaMethodView, ReplicaSnapshot, process_view
+from tiedreq.service import Service
+
+if TYPE_CHECKING:
+    from tiedreq.net.server import ReplicaServer
+
+RECORDS_DEFAULT = 16_384
+
+ARRIVED, STARTED, ENDED, DONE, FAILED, HEARD, CANCEL, CALLER_GONE = range(8)
+"""Kinds of records. Each is ``(time, kind, copy or link, …)``; see ``ReplicaObserver.records``."""
+
+
+class _Executions:
+    """Of one method."""
+
+    __slots__ = ("answered", "busy", "failed", "queue_wait", "running", "service", "started", "wasted", "wasted_busy")
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.running = 0
+        self.answered = 0
+        self.failed = 0
+        self.wasted = 0
+        self.busy = 0.0
+        self.wasted_busy = 0.0
+        self.service = Histogram()
+        self.queue_wait = Histogram()
+
+    def view(self) -> ReplicaMethodView:
+        return ReplicaMethodView(
+            started=self.started,
+            running=self.running,
+            answered=self.answered,
+            failed=self.failed,
+            wasted=self.wasted,
+            busy_seconds=self.busy,
+            wasted_seconds=self.wasted_busy,
+            service=self.service.view(),
+            queue_wait=self.queue_wait.view(),
+        )
+
+
+class ReplicaObserver:
+    """Watches one replica. ``records`` is how many records the ring holds.
+
+    Records are ``(time, kind, …)``, with Trio's time: ``ARRIVED`` copy, kind, method, partners, link · ``STARTED``
+    copy · ``ENDED`` copy, state, cause · ``DONE`` and ``FAILED`` copy, queue wait, service time · ``HEARD`` the
+    partner's copy, the name of the event · ``CANCEL`` copy · ``CALLER_GONE`` link.
+    """
+
+    def __init__(
+        self, server: ReplicaServer, service: Service, *, cluster: str, records: int = RECORDS_DEFAULT
+    ) -> None:
+        self.lag = LoopLag()
+        self.records: deque[tuple[object, ...]] = deque(maxlen=records)
+        self._server = server
+        self._service = service.name
+        self._cluster = cluster
+        self._began = trio.current_time()
+        self._methods = {name: _Executions() for name in service.methods}
+        self._running: dict[CopyId, tuple[_Executions, float]] = {}
+
+    # ---- on the path of every message -------------------------------------------------------------------------
+
+    def stepped(self, event: ReplicaEvent, commands: Iterable[ReplicaCommand], now: float) -> None:
+        """The core took ``event`` at ``now`` and said what has to be done."""
+        kind = type(event)
+        if kind is SubmitReceived:
+            submit = event.submit  # type: ignore[union-attr]
+            self.records.append(
+                (now, ARRIVED, submit.copy, submit.kind, submit.method, submit.partners, event.link)  # type: ignore[union-attr]
+            )
+        elif kind is WorkFinished:
+            self._finished(event, commands, now)  # type: ignore[arg-type]
+            return
+        elif kind is not InputSettled:
+            self._other(event, now)
+        for command in commands:
+            if type(command) is SendCaller:
+                message = command.message
+                if type(message) is Ended:
+                    self.records.append((now, ENDED, message.copy, message.state, message.cause))
+            elif type(command) is StartWork:
+                copy = command.submit.copy
+                executions = self._methods[command.submit.method]
+                executions.started += 1
+                executions.running += 1
+                self._running[copy] = executions, now
+                self.records.append((now, STARTED, copy))
+
+    def _finished(self, event: WorkFinished, commands: Iterable[ReplicaCommand], now: float) -> None:
+        executions, started_at = self._running.pop(event.copy)
+        executions.running -= 1
+        busy = now - started_at
+        executions.busy += busy
+        for command in commands:
+            if type(command) is not SendCaller:
+                continue
+            message = command.message
+            if type(message) is Result:
+                executions.answered += 1
+                self.records.append((now, DONE, message.copy, message.queue_wait, message.service_time))
+            elif type(message) is Failed:
+                executions.failed += 1
+                self.records.append((now, FAILED, message.copy, message.queue_wait, message.service_time))
+            elif type(message) is Ended:
+                self.records.append((now, ENDED, message.copy, message.state, message.cause))
+                continue
+            else:
+                continue
+            executions.service.add(message.service_time)
+            executions.queue_wait.add(message.queue_wait)
+            return
+        executions.wasted += 1
+        executions.wasted_busy += busy
+
+    def _other(self, event: ReplicaEvent, now: float) -> None:
+        match event:
+            case PeerStarted() | PeerNext() | PeerClaimed() | ClaimGranted() | ClaimDenied():
+                self.records.append((now, HEARD, event.copy, type(event).__name__))
+            case CancelReceived():
+                self.records.append((now, CANCEL, event.copy))
+            case CallerLost():
+                self.records.append((now, CALLER_GONE, event.link))
+
+    # ---- what can be seen -------------------------------------------------------------------------------------
+
+    def snapshot(self) -> ReplicaSnapshot:
+        """The replica now."""
+        server, core = self._server, self._server.core
+        status = server.status()
+        endings: dict[str, dict[str, int]] = {}
+        for (state, cause), count in core.stats.endings.items():
+            endings.setdefault(state.label, {})[cause.label] = count
+        return ReplicaSnapshot(
+            version=VERSION,
+            kind="replica",
+            name=server.identity.name,
+            incarnation=f"{server.identity.incarnation:016x}",
+            service=self._service,
+            cluster=self._cluster,
+            time=time.time(),
+            uptime=trio.current_time() - self._began,
+            ready=not core.draining,
+            draining=core.draining,
+            slots=core.slots,
+            queue=core.queue_length,
+            running=core.running,
+            free=core.free_slots,
+            callers=core.sizes()["callers"],
+            counters=self._counters(status["messages"]),
+            endings=endings,
+            methods={name: executions.view() for name, executions in self._methods.items()},
+            links={name: self._link(name, state) for name, state in status["links"].items()},
+            loop_lag=self.lag.view(),
+            process=process_view(),
+            sizes=core.sizes(),
+        )
+
+    def _counters(self, messages: int) -> dict[str, float]:
+        stats = self._server.core.stats
+        names = (
+            "submitted duplicate_submits started done failed notices late_notices notices_unsent stale_notices "
+            "double_starts busy_seconds wasted_seconds queue_wait_seconds"
+        )
+        counters: dict[str, float] = {name: getattr(stats, name) for name in names.split()}
+        counters["markers_evicted"] = self._server.core.markers_evicted
+        counters["messages"] = messages
+        return counters
+
+    def _link(self, name: str, state: dict[str, object]) -> LinkView:
+        link = self._server.mesh.get(name)
+        round_trip = None if link is None else link.round_trip
+        return LinkView(
+            up=link is not None,
+            reason=str(state["reason"]),
+            round_trip=round_trip,
+            round_trip_deviation=None if link is None else link.round_trip_deviation,
+            round_trip_min=None if link is None else link.round_trip_min,
+            notice_latency=None if round_trip is None else round_trip / 2,
+            messages_waiting=0 if link is None else link.messages_waiting,
+        )
