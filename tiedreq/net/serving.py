@@ -116,6 +116,17 @@ def _check_limits(limits: object) -> ReplicaLimits:
     return limits
 
 
+def _websockets(limits: ReplicaLimits, own: ssl.SSLContext | None, peers: ssl.SSLContext | None) -> Network:
+    return WebsocketNetwork(
+        wire_limits(limits.payload_bytes_max),
+        server_tls=own,
+        client_tls=peers,
+        connections_max=limits.connections_max,
+        connections_per_address_max=limits.connections_per_address_max,
+        handshake_timeout=limits.handshake_timeout,
+    )
+
+
 async def serve(
     service: Service,
     *,
@@ -159,14 +170,7 @@ async def serve(
     if advertise is not None:
         check_url("advertise", advertise)
     if network is None:
-        network = WebsocketNetwork(
-            wire_limits(limits.payload_bytes_max),
-            server_tls=ssl_context,
-            client_tls=peer_ssl_context,
-            connections_max=limits.connections_max,
-            connections_per_address_max=limits.connections_per_address_max,
-            handshake_timeout=limits.handshake_timeout,
-        )
+        network = _websockets(limits, ssl_context, peer_ssl_context)
     with no_groups():
         async with AsyncExitStack() as stack:
             state = await stack.enter_async_context(service.lifespan()) if service.lifespan is not None else None
