@@ -190,7 +190,7 @@ def test_slowness_weighs_in_the_adaptive_choice() -> None:
     for view in c.views.values():
         view.sent = 4
     for _ in range(200):
-        c.views["a"].health.add(2.5, ended=True)
+        c.views["a"].health.add(2.5, 0.0, ended=True)
     taken = [c.table.choose(list(c.views.values()), 0.0) for _ in range(50)]
     assert all(view is c.views["b"] for view in taken)
 
@@ -202,3 +202,73 @@ def test_executions_below_a_millisecond_are_alike() -> None:
         for name in c.views:
             c.end(name, 0.0009 if name == "a" else 0.0001)
     assert c.away == set()
+
+
+# ---- how much a slowness weighs -----------------------------------------------------------------------------------
+
+
+def test_chance_does_not_weigh() -> None:
+    """Copies of one law each, however noisy that is: no replica is passed over for its luck."""
+    for seed, draw in enumerate(
+        (
+            lambda rng: rng.expovariate(1.0),
+            lambda rng: 0.3 if rng.random() < 0.02 else 0.01,
+            lambda rng: rng.lognormvariate(0.0, 1.0),
+        )
+    ):
+        c, rng = Clients("abcd"), Random(seed)
+        for _ in range(6_000):
+            c.end(rng.choice("abcd"), 0.01 * draw(rng), step=0.002)
+            assert all(view.health.weight(c.now) == 1.0 for view in c.views.values())
+
+
+def test_a_few_copies_tell_a_slow_replica_and_the_weight_is_no_more_than_the_slowness() -> None:
+    health = h.Health()
+    weights = []
+    for k in range(40):
+        health.add(3.0, 0.01 * k, ended=True)
+        weights.append(health.weight(0.01 * k))
+    assert weights[1] == 1.0 < weights[11]
+    assert weights == sorted(weights)
+    assert 2.0 < weights[-1] < health.slowness < 3.0
+
+
+def test_what_is_known_fades_with_time_so_that_a_replica_is_tried_again() -> None:
+    health = h.Health()
+    for _ in range(200):
+        health.add(2.0, 50.0, ended=True)
+    weights = [health.weight(50.0 + seconds) for seconds in range(0, 61, 5)]
+    assert weights[0] > 1.5
+    assert weights == sorted(weights, reverse=True)
+    assert weights[-1] == 1.0
+    health.add(1.0, 110.0, ended=True)
+    assert health.slowness < 1.5, "one copy after a minute counts as much as many before"
+
+
+def test_nothing_fades_on_probation_where_copies_are_few() -> None:
+    health = h.Health()
+    health.begin_probation(0.0)
+    for k in range(12):
+        health.add(1.0, 5.0 * k, ended=True)
+    assert health.ended > 11 and health.recovered()
+
+
+def test_where_slow_copies_are_stopped_everywhere_no_replica_looks_slow() -> None:
+    """Three copies in ten are stopped, after twice the time that the others take."""
+    c, rng = Clients("abc"), Random(4)
+    for _ in range(6_000):
+        name = rng.choice("abc")
+        if rng.random() < 0.3:
+            c.stop(name, 0.02)
+        else:
+            c.end(name, rng.uniform(0.005, 0.015))
+    assert all(0.8 < view.health.slowness < 1.25 for view in c.views.values())
+
+
+def test_one_execution_moves_the_mean_of_its_method_by_a_few_percent_at_most() -> None:
+    means = h.MethodMeans()
+    for _ in range(300):
+        means.add("read", 0.01, ended=True)
+    means.add("read", 1_000.0, ended=True)
+    assert 0.95 < means.relative("read", 0.01) <= 1.0
+    assert means.relative("scan", 5.0) == 1.0

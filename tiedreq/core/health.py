@@ -6,8 +6,18 @@ the sum of relative times, of copies that ended and of those stopped, and ``ende
 
     slowness = (time + K) / (ended + K)            (K = ``PRIOR`` executions as fast as the mean)
 
-is the estimate of the mean for a censored exponential law, drawn towards 1 as long as little is known. Each new sample
-takes 1/``KEPT`` from what was before. Failures count apart: they say nothing of speed.
+is the estimate of the mean for a censored exponential law, drawn towards 1 as long as little is known. Its standard
+error is that of a ratio, with the deviations r = time of a copy - slowness, if it ended (- 0, if it was stopped):
+
+    error = sqrt(sum of r^2 + K) / (ended + K)
+
+In the choice of a replica weighs what is certain: ``slowness - SURE x error``, where that is above ``WEIGHED_FROM``.
+Noise hardly ever gets there, whatever the law; a replica that takes three times as long is there after a dozen copies.
+
+What is known fades with each new copy, by 1/``KEPT``, *and with time*, over ``MEMORY_SECONDS``. A replica that loses
+every choice gets no new copies to mend its name with; but the less is known, the greater is the error, and before long
+it is tried again. If it is slow still, a few copies tell, and it is passed over for some seconds more. Failures count
+apart, and don't fade with time: they say nothing of speed.
 
 A replica goes on probation when its slowness is above ``SLOW`` times the median of the others, or more than ``FAILING``
 of its copies fail and that is ``SLOW`` times what fails at the others. It then gets no first copies and no backups;
@@ -20,11 +30,16 @@ seconds, ``now`` is the client's monotonic clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-KEPT = 256
+KEPT = 128
+MEMORY_SECONDS = 10.0
 PRIOR = 4.0
-SAMPLES_MIN = 30.0
+SURE = 2.0
+"""So many standard errors of a slowness may be chance."""
+SAMPLES_MIN = 16.0
+MENDED_MIN = 10.0
 RELATIVE_MAX = 10.0
 """A longer time counts as so many means: one straggler is no slow replica."""
 SLOW = 3.0
@@ -32,24 +47,39 @@ FASTER = 1.5
 FAILING = 0.5
 TIME_MIN = 0.001
 """Executions shorter than that, in seconds, are told apart by the noise of schedulers only."""
-WEIGHED_FROM = 1.5
-"""Slowness below this is taken for chance, and does not weigh in the choice of a replica."""
+WEIGHED_FROM = 1.1
+"""Less does not weigh in the choice of a replica."""
 PROBATION_MIN = 10.0
 PROBATION_MAX = 320.0
 TRIAL_EVERY = 1.0
 MEAN_SHARE = 1 / 256
+MEAN_EARLY = 16
+"""After so many copies a single one counts in the mean as ``RELATIVE_MAX`` means at most."""
 METHODS_MAX = 256
 
 
 class Health:
     """What one replica's copies came to."""
 
-    __slots__ = ("count", "ended", "failed", "probation_length", "probation_until", "time", "trial_at")
+    __slots__ = (
+        "_at",
+        "_certain",
+        "_ended_time",
+        "_squares",
+        "count",
+        "ended",
+        "failed",
+        "probation_length",
+        "probation_until",
+        "time",
+        "trial_at",
+    )
 
     def __init__(self) -> None:
         self.probation_length = PROBATION_MIN
         self.probation_until = 0.0
         self.trial_at = 0.0
+        self._at = 0.0
         self._clear()
 
     def _clear(self) -> None:
@@ -57,20 +87,42 @@ class Health:
         self.ended = 0.0
         self.failed = 0.0
         self.count = 0.0
+        self._ended_time = 0.0
+        self._squares = 0.0
+        self._certain = 1.0
 
-    def add(self, relative: float, *, ended: bool) -> None:
+    def add(self, relative: float, now: float, *, ended: bool) -> None:
         """An execution that ended after ``relative`` mean times of its method, or was stopped after that."""
-        keep = 1 - 1 / KEPT
-        self.time = self.time * keep + min(relative, RELATIVE_MAX)
+        keep = (1 - 1 / KEPT) * self._fading(now)
+        self._at = max(now, self._at)
+        time = min(relative, RELATIVE_MAX)
+        self.time = self.time * keep + time
+        self._squares = self._squares * keep + time * time
         self.ended = self.ended * keep + ended
-        self.failed *= keep
-        self.count = self.count * keep + 1
+        self._ended_time = self._ended_time * keep + (time if ended else 0.0)
+        self._count(failed=False)
+        self._certain = self._bound(1.0)
 
     def fail(self) -> None:
         """A handler failed."""
+        self._count(failed=True)
+
+    def _count(self, *, failed: bool) -> None:
         keep = 1 - 1 / KEPT
-        self.failed = self.failed * keep + 1
+        self.failed = self.failed * keep + failed
         self.count = self.count * keep + 1
+
+    def _fading(self, now: float) -> float:
+        """What is left of what was known at the last copy. Nothing fades on probation, where copies are few."""
+        passed = now - self._at
+        return math.exp(-passed / MEMORY_SECONDS) if passed > 0 and self.probation_until <= 0 else 1.0
+
+    def _bound(self, left: float) -> float:
+        """The slowness that is certain when a share ``left`` of the sums is."""
+        time, ended = left * self.time, left * self.ended
+        slowness = (time + PRIOR) / (ended + PRIOR)
+        deviations = left * self._squares - 2 * slowness * left * self._ended_time + slowness * slowness * ended
+        return slowness - SURE * math.sqrt(max(0.0, deviations) + PRIOR) / (ended + PRIOR)
 
     @property
     def slowness(self) -> float:
@@ -82,10 +134,12 @@ class Health:
         """The share of copies that failed."""
         return self.failed / (self.count + PRIOR)
 
-    def weight(self) -> float:
-        """The factor by which the work that waits at this replica takes longer."""
-        slowness = self.slowness
-        return slowness if slowness > WEIGHED_FROM else 1.0
+    def weight(self, now: float) -> float:
+        """The factor by which the work that waits at this replica takes longer, as far as that is certain."""
+        if self._certain <= WEIGHED_FROM:
+            return 1.0
+        certain = self._bound(self._fading(now))
+        return certain if certain > WEIGHED_FROM else 1.0
 
     def begin_probation(self, now: float) -> None:
         """No first copies for a while."""
@@ -101,7 +155,7 @@ class Health:
 
     def recovered(self) -> bool:
         """Its trial copies were fast."""
-        enough = self.ended >= SAMPLES_MIN / 3
+        enough = self.ended >= MENDED_MIN
         return enough and self.slowness < FASTER and self.failing < FAILING / 2
 
 
@@ -115,22 +169,29 @@ def outlies(health: Health, others: Sequence[Health]) -> bool:
 
 
 class MethodMeans:
-    """The mean service time of each method over all replicas, for telling how slow one is. At most ``METHODS_MAX``."""
+    """The mean service time of each method over all replicas, for telling how slow one is. At most ``METHODS_MAX``.
+
+    It is a censored mean too, all time over the number of copies that ended, of the last 1/``MEAN_SHARE`` copies or so.
+    Were it the mean of those that ended, replicas would all look slow where slow copies are stopped.
+    """
 
     def __init__(self) -> None:
-        self._means: dict[str, float] = {}
+        self._means: dict[str, tuple[float, int]] = {}
 
     def relative(self, method: str, time: float) -> float:
         """``time`` in means of the method; 1 as long as none is known. Times below ``TIME_MIN`` count alike."""
-        mean = self._means.get(method)
-        return max(time, TIME_MIN) / max(mean, TIME_MIN) if mean else 1.0
+        known = self._means.get(method)
+        return max(time, TIME_MIN) / max(known[0], TIME_MIN) if known else 1.0
 
-    def add(self, method: str, time: float) -> None:
-        """An execution ended after ``time``."""
-        mean = self._means.get(method)
-        if mean is None:
-            if len(self._means) >= METHODS_MAX:
-                return
-            self._means[method] = max(time, 1e-9)
-        else:
-            self._means[method] = max(mean + MEAN_SHARE * (time - mean), 1e-9)
+    def add(self, method: str, time: float, *, ended: bool) -> None:
+        """An execution ended after ``time``, or was stopped after that."""
+        known = self._means.get(method)
+        if known is None:
+            if ended and len(self._means) < METHODS_MAX:
+                self._means[method] = (max(time, 1e-9), 1)
+            return
+        mean, count = known
+        if count >= MEAN_EARLY:
+            time = min(time, RELATIVE_MAX * mean)
+        share = max(MEAN_SHARE, 1 / (count + 1))
+        self._means[method] = (max(mean + share * (time - mean * ended), 1e-9), count + 1)

@@ -14,7 +14,7 @@ fewest copies of this client's own that have not ended; ``adaptive``, two random
 
     (load + 1) x slowness
 
-with the slowness of ``core.health`` where it stands out, and slow or failing replicas on probation.
+with the slowness of ``core.health`` as far as it is certain, and slow or failing replicas on probation.
 
 What is known belongs to a connection, not to a name: a new link starts with nothing known.
 """
@@ -206,7 +206,8 @@ class ReplicaTable:
         first, second = self._rng.sample(candidates, 2)
         if not self._adaptive:
             return second if second.load(now) < first.load(now) else first
-        ours, theirs = (first.load(now) + 1) * first.health.weight(), (second.load(now) + 1) * second.health.weight()
+        ours = (first.load(now) + 1) * first.health.weight(now)
+        theirs = (second.load(now) + 1) * second.health.weight(now)
         return second if theirs < ours else first
 
     # ---- slow and failing replicas ----------------------------------------------------------------------------
@@ -218,27 +219,31 @@ class ReplicaTable:
         if not self._adaptive:
             return
         if copy.state == CopyState.DONE:
-            self._means.add(method, busy)
-            view.health.add(self._means.relative(method, busy), ended=True)
+            self._took(view, method, busy, now, ended=True)
         elif copy.state == CopyState.FAILED:
             if not final:
                 view.health.fail()
         elif copy.started_at is not None:
-            view.health.add(self._means.relative(method, now - copy.started_at), ended=False)
+            self._took(view, method, now - copy.started_at, now, ended=False)
         self._judge(view, now)
 
     def copy_stopped(self, view: ReplicaView, copy: SentCopy, method: str, now: float) -> None:
         """A copy is no longer wanted while its replica still has it."""
         if self._adaptive and copy.started_at is not None:
-            view.health.add(self._means.relative(method, now - copy.started_at), ended=False)
+            self._took(view, method, now - copy.started_at, now, ended=False)
             self._judge(view, now)
+
+    def _took(self, view: ReplicaView, method: str, seconds: float, now: float, *, ended: bool) -> None:
+        """An execution took that long, to its end or until it was stopped."""
+        self._means.add(method, seconds, ended=ended)
+        view.health.add(self._means.relative(method, seconds), now, ended=ended)
 
     def _judge(self, view: ReplicaView, now: float) -> None:
         health = view.health
         if view.on_probation:
             if health.recovered():
                 self._end_probation(view)
-        elif (health.weight() > 1 or health.failing > FAILING) and self._probations < len(self._links) // 3:
+        elif (health.weight(now) > 1 or health.failing > FAILING) and self._probations < len(self._links) // 3:
             others = [other.health for other in self.views() if other is not view and not other.on_probation]
             if outlies(health, others):
                 view.on_probation = True
