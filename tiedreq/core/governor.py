@@ -18,8 +18,10 @@ Backups don't win when the slowness
 
 In both states the budget is lowered to probes: a backup may leave ``PROBE_SECONDS`` after the last one, and only
 every ``PROBE_EVERY``-th that is wanted. Probes are judged on their own: four of them, k >= e / 2, and the state is
-``ok`` again. Where calls are too few for four probes within two windows (60 s), it is ``ok`` on trial. A saturated
-service is ``ok`` again as soon as demand is below one and a half times what is foreseen, if demand was the reason.
+``ok`` again. It is ``ok`` on trial where probes have told too little within two windows (60 s): fewer than four, as
+where calls are few or probes end by something else than their race, or fewer wins expected than ``TRIAL_WINS``, so that
+losing them all says nothing. A saturated service is ``ok`` again as soon as demand is below one and a half times what
+is foreseen, if demand was the reason.
 
 ``off`` says that nothing is to be sent at all: the budget is 0, or no delay is worth it.
 
@@ -38,6 +40,7 @@ PROBES_MIN = 4
 PROBE_SECONDS = 3.0
 PROBE_EVERY = 5
 TRIAL_SECONDS = 60.0
+TRIAL_WINS = 1.0
 SURE = 4.0
 SUSPECT = 3.0
 WINS_MIN = 0.5
@@ -136,7 +139,8 @@ class Governor:
         self._since = now
         self._probed_at = now
         self._skipped = 0
-        self._probes = 0
+        self._told = 0
+        self._told_expected = 0.0
         self.held = 0
 
     def set_off(self, reason: str | None) -> None:
@@ -182,7 +186,6 @@ class Governor:
             self.held += 1
             return False
         self._skipped = 0
-        self._probes += 1
         self._probed_at = now
         return True
 
@@ -192,6 +195,8 @@ class Governor:
         Not to be told of backups that the end of the call, a failure or a lost link took out of the race.
         """
         self._tally.add(won, started, chance)
+        self._told += 1
+        self._told_expected += chance
         self._demand.fade(now)
         self._reconsider(now)
 
@@ -226,10 +231,10 @@ class Governor:
         elif self._by_demand and not self._demand.above(DEMAND_NORMAL):
             self._enter(GovernorState.OK, "recovered: no more calls are slow than foreseen", now)
         elif now >= self._since + TRIAL_SECONDS:
-            if self._probes < PROBES_MIN:
-                self._enter(GovernorState.OK, "on trial: too few calls want a backup to probe", now)
+            if self._told < PROBES_MIN or self._told_expected < TRIAL_WINS:
+                self._enter(GovernorState.OK, "on trial: probes told too little", now)
             else:
-                self._since, self._probes = now, 0
+                self._window(now)
 
     def _enter(self, state: GovernorState, reason: str, now: float) -> None:
         probing = state != GovernorState.OK
@@ -237,7 +242,12 @@ class Governor:
         self._reason = reason
         self._tally = _Tally(PROBES_KEPT if probing else BACKUPS_KEPT)
         self._by_demand = False
-        self._since = now
         self._skipped = 0
-        self._probes = 0
         self._probed_at = now
+        self._window(now)
+
+    def _window(self, now: float) -> None:
+        """Two windows begin, for what probes tell in them."""
+        self._since = now
+        self._told = 0
+        self._told_expected = 0.0
