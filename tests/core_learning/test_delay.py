@@ -91,6 +91,27 @@ def test_what_a_backup_does_on_average() -> None:
     assert prospect.saved == pytest.approx(saved / wanting, rel=0.03)
 
 
+@pytest.mark.parametrize("budget", [0.10, 0.20])
+def test_second_and_third_backups_are_paid_for_too(budget: float) -> None:
+    """All backups together are what the budget pays for, by a simulation of the race: not the first ones alone."""
+    delays = [choose_delay(exact("stragglers"), budget, backups=backups).delay for backups in (1, 3)]
+    sent = []
+    for delay in delays:
+        assert isinstance(delay, float)
+        law, rng = LAWS["stragglers"], Random(6)
+        backups = 0
+        for _ in range(40_000):
+            best = law.sample(rng)
+            for k in range(1, 4):
+                if best <= k * delay:
+                    break
+                backups += 1
+                best = min(best, k * delay + law.sample(rng))
+        sent.append(backups / 40_000)
+    assert sent[0] > 1.03 * budget
+    assert sent[1] == pytest.approx(budget, rel=0.04)
+
+
 def test_a_costly_backup_waits_longer_or_is_not_sent() -> None:
     law = exact("rare-stalls")
     assert choose_delay(law, 0.1, cost=0.2).delay == pytest.approx(0.0101, rel=0.01)

@@ -18,9 +18,12 @@ the original returns first, and is busy for W(d) = E[min(S', S - d + c) | S > d]
 stopped). What income does not cover must not be counted on; what stopping saves is left in the bucket, for double
 starts and bad luck, rather than spent on more backups for calls that are nearly done:
 
-    b = budget · min(1, U(d) / W(d))
+    b = budget · min(1, U(d) / W(d)) / (1 + A(d))
 
-at the delay d that b itself leads to, found in two rounds that begin with b = budget.
+at the delay d that b itself leads to, found in two rounds that begin with b = budget. A(d) is how many more backups a
+call comes to want that has got one, up to n in all. The next one is due d later, if neither has returned by then:
+
+    A(d) = sum over k = 1 … n - 1 of  P(S > (k + 1) d | S > d) · P(S > d) · … · P(S > k d)
 
 Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013), wait for the 95th percentile: that is this rule on a smooth
 tail with a budget of 5 %. On atoms, or with a slow mode larger than the budget, the quantile gains nothing.
@@ -122,6 +125,21 @@ class _Table:
                 total += masses[j] * (left * below[n] - time_below[n])
         return total
 
+    def more(self, delay: float, backups: int) -> float:
+        """How many more backups a call wants that has one, of ``backups`` in all: A(d)."""
+        alone = self.beyond(delay)
+        if alone <= 0:
+            return 0.0
+        total, slow = 0.0, 1.0
+        for k in range(1, backups):
+            slow *= self.beyond(k * delay)
+            total += slow * self.beyond((k + 1) * delay) / alone
+        return total
+
+    def beyond(self, delay: float) -> float:
+        """P(S > delay)."""
+        return max(0.0, self.below[-1] - self.below[bisect_right(self.values, delay)])
+
     def prospect(self, delay: float, cost: float) -> Prospect | None:
         """What to expect of a backup after ``delay``; None when no copy is known to last that long."""
         first = bisect_right(self.values, delay)
@@ -153,10 +171,10 @@ def assess(law: Law, delay: float, cost: float = 0.0, *, stoppable: bool = True)
     return _Table(law, stoppable).prospect(delay, cost)
 
 
-def choose_delay(law: Law, budget: float, cost: float = 0.0, *, stoppable: bool = True) -> Choice:
+def choose_delay(law: Law, budget: float, cost: float = 0.0, *, stoppable: bool = True, backups: int = 1) -> Choice:
     """The delay that saves most, by the module's rule. ``budget`` is extra work as a share of useful work.
 
-    Not ``stoppable``: a backup that loses runs to its end all the same.
+    Not ``stoppable``: a backup that loses runs to its end all the same. A call gets up to ``backups``.
     """
     if budget <= 0:
         return Choice(NoDelay.NOT_WORTH, None, 0.0, "the budget is 0")
@@ -168,7 +186,8 @@ def choose_delay(law: Law, budget: float, cost: float = 0.0, *, stoppable: bool 
         prospect = None if best is None else table.prospect(table.edges[best], cost)
         if best is None or prospect is None:
             break
-        payable = budget * min(1.0, prospect.useful / prospect.work)
+        more = table.more(table.edges[best], backups)
+        payable = budget * min(1.0, prospect.useful / prospect.work) / (1 + more)
     if best is None or prospect is None or prospect.saved <= 0:
         if law.unknown:
             told = f"{law.unknown:.1%} of copies outlast all that is known"

@@ -42,7 +42,7 @@ class LearningOptions:
 
     The delay is learned, or fixed with ``after``, or a ``quantile`` of the law. Learning begins to tell a delay after
     ``samples_min`` samples; windows are ``window`` long. ``resolution`` is that of the replicas' clocks.
-    ``work_guess``: the busy time of a backup as long as nothing is known.
+    ``work_guess``: the busy time of a backup as long as nothing is known. A call gets up to ``backups``.
     """
 
     budget: float = 0.05
@@ -53,6 +53,7 @@ class LearningOptions:
     samples_min: int = SAMPLES_MIN
     resolution: float = TIME_MIN
     work_guess: float = 0.010
+    backups: int = 1
 
     def __post_init__(self) -> None:
         for field, low, high, unit in (
@@ -64,6 +65,7 @@ class LearningOptions:
         ):
             object.__setattr__(self, field, check_number(field, getattr(self, field), low, high, unit))
         check_count("samples_min", self.samples_min, 1, 1_000_000)
+        check_count("backups", self.backups, 1, 1_000)
         if self.after is not None and self.quantile is not None:
             raise BadOption("after, quantile: give one of them, or neither for a learned delay")
         if self.after is not None:
@@ -285,7 +287,7 @@ class MethodLearning:
             quantile = law.quantile(self.options.quantile)
             delay = NoDelay.UNKNOWN if quantile is None else max(quantile, self._floor)
             return self._given(law, delay, budget, f"the {self.options.quantile:g} quantile")
-        choice = choose_delay(law, budget, self.cost, stoppable=self.stoppable)
+        choice = choose_delay(law, budget, self.cost, stoppable=self.stoppable, backups=self.options.backups)
         if not choice.sure and isinstance(self._choice.delay, float):
             return self._choice._replace(reason=f"as before: {choice.reason}")
         if not isinstance(choice.delay, float) or choice.delay >= self._floor:

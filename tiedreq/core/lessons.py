@@ -105,6 +105,7 @@ def _options(backup: Backup) -> LearningOptions:
         after=None if isinstance(backup.after, str) else backup.after,
         quantile=backup.quantile,
         min_after=backup.min_after,
+        backups=backup.max_per_call,
     )
 
 
