@@ -2,8 +2,10 @@
 
 The cell is that of the comparison: 10 replicas of 8 slots, exp(10ms), the better of two random replicas, 60 % load,
 1 ms one way between replicas, none to clients: the second copy of a tie is seldom sent, unless it is sent at once. The
-peer is a bare loop over a heap: the same arrivals, the same choice, the same queues and service times, without
-messages, clients or rules. What it reaches is what Python leaves to win at most.
+peer is a SimPy model such as one writes in an afternoon: the same arrivals, the same choice, the same slots and service
+times; a call waits at two resources and leaves one when the other has let it in. There are no messages, latencies,
+clients, deadlines or backups. Beside it a bare loop over a heap, without ties: what it reaches is what Python leaves to
+win at most.
 
 Each subject has a process to itself, as a run of a comparison has, and they take turns, after everything that ages
 (markers, tombstones) has aged. Called by scripts/bench_sim, inside the project's environment, in the checkout.
@@ -19,7 +21,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
@@ -27,6 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+import simpy
 from rich.console import Console
 from rich.table import Table
 
@@ -41,8 +44,9 @@ REPLICAS, SLOTS, SERVICE, LOAD, LATENCY = 10, 8, 0.010, 0.6, 0.001
 RATE = LOAD * REPLICAS * SLOTS / SERVICE
 TIMEOUT = 10.0
 FOREVER = 10**12
-PEER = "bare queues"
+PEER, BARE = "SimPy, tied, no latency", "bare queues"
 ROUNDS_DEFAULT, SECONDS_DEFAULT, WARMUP_DEFAULT = 9, 1.0, 12.0
+QUICK = 3, 0.3, 2.0
 UNIT = "calls/s"
 
 
@@ -74,7 +78,7 @@ class Simulated:
 
 
 class BareQueues:
-    """The peer: arrivals, queues and slots on a heap, nothing else."""
+    """Arrivals, queues and slots on a heap, nothing else."""
 
     def __init__(self, seed: int) -> None:
         self._rng = stream(seed, "bare")
@@ -116,6 +120,45 @@ class BareQueues:
     def _push(self, when: float, replica: int) -> None:
         self._number += 1
         heappush(self._entries, (when, self._number, replica))
+
+
+class SimPyModel:
+    """The peer: a call asks two replicas for a slot, and no longer asks the second one once it has the first."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = stream(seed, "simpy")
+        self._environment = simpy.Environment()
+        self._replicas = [simpy.Resource(self._environment, SLOTS) for _ in range(REPLICAS)]
+        self._done = 0
+        self._environment.process(self._arrivals())
+
+    def advance(self, seconds: float) -> int:
+        before = self._done
+        self._environment.run(self._environment.now + seconds)
+        return self._done - before
+
+    def _arrivals(self) -> Generator[simpy.Event, None, None]:
+        while True:
+            yield self._environment.timeout(self._rng.expovariate(RATE))
+            self._environment.process(self._call())
+
+    def _call(self) -> Generator[simpy.Event, None, None]:
+        first, second = self._rng.sample(self._replicas, 2)
+        if second.count + len(second.queue) < first.count + len(first.queue):
+            first, second = second, first
+        asked = first.request(), second.request()
+        yield asked[0] | asked[1]
+        if asked[0].triggered:
+            (winner, place), (loser, other) = (asked[0], first), (asked[1], second)
+        else:
+            (winner, place), (loser, other) = (asked[1], second), (asked[0], first)
+        if loser.triggered:
+            other.release(loser)
+        else:
+            loser.cancel()
+        yield self._environment.timeout(self._rng.expovariate(1 / SERVICE))
+        place.release(winner)
+        self._done += 1
 
 
 def take_turns(make: Callable[[], Subject], turns: Connection) -> None:
@@ -181,7 +224,7 @@ def subjects(seed: int) -> list[Measured]:
         "tied, sent at once, backup": Tied(stagger=0.0, backup=Backup(after=0.030)),
     }
     simulated = [Measured(name, partial(Simulated, policy, seed)) for name, policy in policies.items()]
-    return [*simulated, Measured(PEER, partial(BareQueues, seed))]
+    return [*simulated, Measured(BARE, partial(BareQueues, seed)), Measured(PEER, partial(SimPyModel, seed))]
 
 
 def positive(text: str) -> float:
@@ -205,8 +248,8 @@ def whole(text: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_sim",
-        description="Measure how many calls are simulated in a second of one core's time, beside a bare loop over the "
-        "same queues.",
+        description="Measure how many calls are simulated in a second of one core's time, beside a SimPy model "
+        "of the same replicas.",
     )
     parser.add_argument(
         "--rounds", type=whole, default=ROUNDS_DEFAULT, metavar="N", help="how often each takes its turn (%(default)s)"
@@ -217,9 +260,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--warmup", type=positive, default=WARMUP_DEFAULT, metavar="S", help="virtual seconds before (%(default)s)"
     )
+    parser.add_argument("--quick", action="store_true", help="three short rounds after a short warm-up")
     parser.add_argument("--seed", type=int, default=1, help="of all random numbers (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds, options.warmup = QUICK
+    return options
 
 
 def show(rows: list[dict[str, str | float]]) -> None:

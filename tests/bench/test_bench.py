@@ -38,6 +38,27 @@ def test_calls_over_sockets_beside_their_peers(tmp_path: Path) -> None:
             assert rows[f"{subject}, 200 B, {flight} in flight: p50"]["value"] > 0
 
 
+def test_steps_of_the_cores(tmp_path: Path) -> None:
+    rows = rows_of("core", tmp_path / "rows.json", *"--rounds 1 --lengths 5,50".split())
+    assert rows["drop from a queue of 50"]["ratio_to"] == "drop from a queue of 5"
+    assert all(row["value"] > 0 for row in rows.values())
+    assert {row["unit"] for row in rows.values()} == {
+        "µs per step",
+        "µs per call",
+        "µs per message",
+        "µs per drop",
+    }
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    rows = rows_of("memory", tmp_path / "rows.json", *"--rounds 1 --count 300 --calls 200".split())
+    kept = {name: row["value"] for name, row in rows.items()}
+    assert 300 < kept["queued copy, one of 300"] < 5000
+    assert 100 < kept["marker, one of 300"] < 1000
+    assert 300 < kept["pending call, one of 300"] < 8000
+    assert kept["resident memory after 200 calls"] > 10_000_000
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -45,6 +66,8 @@ def test_calls_over_sockets_beside_their_peers(tmp_path: Path) -> None:
         ("rpc", ["--in-flight", "4,x"]),
         ("rpc", ["--only", "plain;nonsense"]),
         ("rpc", ["--seconds", "nan"]),
+        ("core", ["--lengths", "10,-1"]),
+        ("memory", ["--calls", "many"]),
     ],
     ids=str,
 )
