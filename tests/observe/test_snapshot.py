@@ -9,23 +9,9 @@ import pytest
 import trio
 
 import tiedreq
+from tests.observe.services import make_service
 from tiedreq.observe.options import Observe
 from tiedreq.testing import LocalCluster
-
-
-def make_service() -> tiedreq.Service:
-    service = tiedreq.Service("observed")
-
-    @service.method(idempotent=True)
-    async def nap(ctx: tiedreq.Context, seconds: float) -> str:
-        await trio.sleep(seconds)
-        return ctx.replica
-
-    @service.method()
-    async def fail(ctx: tiedreq.Context, args: Any) -> None:
-        raise tiedreq.Failure("broken", "as it should be")
-
-    return service
 
 
 async def test_a_tied_call_is_seen_at_both_replicas_and_at_the_client(autojump_clock: Any) -> None:

@@ -95,8 +95,14 @@ def library(found: Import) -> str | None:
 
 
 def not_the_websocket_module(found: Import) -> str | None:
-    if found.below("trio_websocket", "wsproto", "h11"):
+    if found.below("trio_websocket", "wsproto"):
         return "tiedreq.net.websocket is the only one to know the websocket library"
+    return None
+
+
+def not_the_http_module(found: Import) -> str | None:
+    if found.below("h11"):
+        return "tiedreq.observe.http is the only one to speak HTTP by itself"
     return None
 
 
@@ -116,6 +122,8 @@ def violations(name: str, source: str, *, is_package: bool = False) -> list[str]
     rules = [rule for package, rule in RULES.items() if inside.startswith(f"{package}.") and name != STATES]
     if name != "tiedreq.net.websocket":
         rules.append(not_the_websocket_module)
+    if name != "tiedreq.observe.http":
+        rules.append(not_the_http_module)
     found = sorted(imports(name, tree, is_package=is_package), key=lambda entry: entry.line)
     told = [
         f"{name}:{entry.line} imports {entry.name}: {reason}"
@@ -159,6 +167,7 @@ def test_module_keeps_to_its_side_of_the_walls(path) -> None:
         ("tiedreq.cli", "import cluster.up"),
         ("tiedreq.cli", "from cluster import up"),
         ("cluster.up", "from trio_websocket import serve_websocket"),
+        ("tiedreq.net.websocket", "import h11"),
     ],
 )
 def test_a_breach_is_found(name: str, source: str) -> None:

@@ -24,7 +24,7 @@ from tiedreq.net.link_owner import LinkOptions
 from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.transport import Transport
-from tiedreq.observe.client import ClientObserver
+from tiedreq.observe.attach import watch_client
 from tiedreq.observe.options import Observe
 from tiedreq.wire.limits import wire_limits
 from tiedreq.wire.proof import TokenAuthenticator
@@ -85,8 +85,7 @@ async def connect(
             timers = trio.CancelScope()
             nursery.start_soon(_timers, client, timers)
             if observe is not None:
-                client.observer = ClientObserver(client, calls=observe.calls)
-                nursery.start_soon(client.observer.lag.run)
+                await nursery.start(watch_client, client, observe, token)
             links = []
             for replica in address.replicas:
                 link = dialed_link(
@@ -106,7 +105,7 @@ async def connect(
             await client.close(links)
             timers.cancel()
             if client.observer is not None:
-                client.observer.lag.stop()
+                client.observer.scope.cancel()
             nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
 
 

@@ -19,8 +19,8 @@ from tiedreq.core.types import Identity
 from tiedreq.net.edge import no_groups
 from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.server import ReplicaServer
+from tiedreq.observe.attach import show_replica, watch_replica
 from tiedreq.observe.options import Observe
-from tiedreq.observe.replica import ReplicaObserver
 from tiedreq.observe.snapshot import ReplicaSnapshot
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
@@ -35,11 +35,13 @@ OUTBOX_BYTES_MIN = 2 * FRAME_SPLIT_BYTES
 class ReplicaHandle:
     """A running replica. All methods are synchronous; from Trio's own thread only."""
 
-    def __init__(self, server: ReplicaServer, url: str, drain: trio.Event) -> None:
+    def __init__(self, server: ReplicaServer, url: str, drain: trio.Event, observe_url: str | None = None) -> None:
         self._server = server
         self._drain = drain
         self.name = server.identity.name
         self.url = url
+        self.observe_url = observe_url
+        """Where health, metrics and the snapshot are shown over HTTP, if they are."""
 
     def __repr__(self) -> str:
         return f"<Replica {self._server.identity} at {self.url}>"
@@ -189,15 +191,14 @@ async def serve(
                     state=state,
                     debug=debug,
                 )
-                if observe is not None:
-                    server.observer = ReplicaObserver(server, service, cluster=cluster, records=observe.records)
-                    nursery.start_soon(server.observer.lag.run, name="lag")
+                watch_replica(server, service, cluster, observe, nursery)
                 for task in (server.settle, server.keep_time, server.measure):
                     nursery.start_soon(task)
                 url = await nursery.start(network.accept, listen, server.accepted)
+                observe_url = await show_replica(server, observe, token, nursery)
                 server.set_peers(known_peers)
                 drain = trio.Event()
-                task_status.started(ReplicaHandle(server, advertise or url, drain))
+                task_status.started(ReplicaHandle(server, advertise or url, drain, observe_url))
                 await drain.wait()
                 await server.drain(drain_timeout)
                 with trio.move_on_after(1.0):

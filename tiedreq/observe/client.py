@@ -77,10 +77,15 @@ class _Calls:
 
 
 class ClientObserver:
-    """Watches one client. ``calls`` is how many calls the ring holds."""
+    """Watches one client. ``calls`` is how many calls the ring holds.
+
+    ``url`` is where it is shown, if it is; ``scope`` ends that and the measuring.
+    """
 
     def __init__(self, client: Client, *, calls: int = CALLS_DEFAULT) -> None:
         self.lag = LoopLag()
+        self.scope = trio.CancelScope()
+        self.url: str | None = None
         self.calls: deque[CallRecord] = deque(maxlen=calls)
         self._client = client
         self._began = trio.current_time()

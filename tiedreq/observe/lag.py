@@ -23,26 +23,20 @@ class LagView(TypedDict):
 
 
 class LoopLag:
-    """Measures while ``run`` runs, at most until ``stop``."""
+    """Measures while ``run`` runs."""
 
     def __init__(self) -> None:
-        self._scope = trio.CancelScope()
         self._last: float | None = None
         self._since = trio.current_time()
         self._now: tuple[int, float, float] = (0, 0.0, 0.0)
         self._before = self._now
 
     async def run(self) -> None:
-        """Measure until cancelled or stopped. Once only."""
-        with self._scope:
-            while True:
-                due = trio.current_time() + INTERVAL_SECONDS
-                await trio.sleep_until(due)
-                self.add(trio.current_time() - due)
-
-    def stop(self) -> None:
-        """End ``run``."""
-        self._scope.cancel()
+        """Measure until cancelled."""
+        while True:
+            due = trio.current_time() + INTERVAL_SECONDS
+            await trio.sleep_until(due)
+            self.add(trio.current_time() - due)
 
     def add(self, seconds: float) -> None:
         """Take one measurement."""

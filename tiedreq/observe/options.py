@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiedreq.core.checks import check_count
+from tiedreq.core.errors import BadOption
+from tiedreq.net.addresses import parse_address
 
 RECORDS_MAX = 10_000_000
 
@@ -14,12 +16,20 @@ class Observe:
     """Options of observation. ``serve(observe=None)`` and ``connect(observe=None)`` observe nothing.
 
     ``records``: how many records a replica keeps for ``tiedreq explain``, about three for each copy. ``calls``: how
-    many calls a client keeps. Both are rings: the newest push out the oldest. Raises ``BadOption``.
+    many calls a client keeps. Both are rings: the newest push out the oldest. ``listen`` (``HOST:PORT``, port 0: any
+    free one): show health, metrics and the snapshot over HTTP there, which takes the extra ``metrics``. Raises
+    ``BadOption``.
     """
 
     records: int = 16_384
     calls: int = 2_048
+    listen: str | None = None
 
     def __post_init__(self) -> None:
         check_count("records", self.records, 1, RECORDS_MAX)
         check_count("calls", self.calls, 1, RECORDS_MAX)
+        if self.listen is not None:
+            try:
+                parse_address(self.listen)
+            except BadOption as error:
+                raise BadOption(f"observe.listen: {error}") from None
