@@ -8,6 +8,7 @@ from random import Random
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tiedreq.core.health import Health
 from tiedreq.core.messages import Welcome
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.stagger import MARGIN_MIN, STAGGER_MAX, notice_latency, stagger_times
@@ -113,6 +114,36 @@ def test_choice_is_the_less_loaded_of_the_two_that_were_drawn(known: list[Known]
     chosen = ReplicaTable(Random(seed)).choose(views, NOW)
     first, second = Random(seed).sample(views, 2)
     assert chosen is (second if second.load(NOW) < first.load(NOW) else first)
+
+
+@given(replicas(names="abcdefgh"), st.lists(st.floats(0.5, 9.0), min_size=6, max_size=6), st.integers(0, 1000))
+def test_the_adaptive_choice_multiplies_load_by_slowness(known: list[Known], slowness: list[float], seed: int) -> None:
+    views = [each.view() for each in newest(known)]
+    assume(len(views) > 1)
+    for view, relative in zip(views, slowness, strict=False):
+        for _ in range(50):
+            view.health.add(relative, NOW - 2.0, ended=True)
+    cost = {view.link: (view.load(NOW) + 1) * view.health.weight(NOW) for view in views}
+    chosen = ReplicaTable(Random(seed), "adaptive").choose(views, NOW)
+    first, second = Random(seed).sample(views, 2)
+    assert chosen is (second if cost[second.link] < cost[first.link] else first)
+
+
+copies = st.lists(st.tuples(st.floats(0.0, 20.0), st.booleans(), st.floats(0.0, 2.0)), min_size=1, max_size=60)
+
+
+@given(copies, st.floats(0.0, 100.0))
+def test_a_slowness_never_weighs_more_than_it_is_and_less_as_time_passes(
+    taken: list[tuple[float, bool, float]], later: float
+) -> None:
+    health, now = Health(), 0.0
+    for relative, ended, step in taken:
+        now += step
+        health.add(relative, now, ended=ended)
+    weights = [health.weight(now + part * later) for part in (0.0, 0.5, 1.0)]
+    assert weights == sorted(weights, reverse=True)
+    assert 1.0 <= weights[0] <= max(1.0, health.slowness)
+    assert health.weight(now + 1_000.0) == 1.0
 
 
 @given(replicas(), st.randoms(use_true_random=False))
