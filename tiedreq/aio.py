@@ -1,0 +1,254 @@
+"""The client for asyncio: FastAPI, aiohttp, Jupyter. The same names as the Trio client.
+
+``async with tiedreq.aio.connect() as client: await client.tied_call("lookup", {"key": "k1"}, timeout=0.5)``
+
+Cancelling the task that waits (``task.cancel()``, ``asyncio.timeout``) cancels the call and its copies at the replicas
+at once. One client serves any number of tasks, of any number of event loops and threads. After a fork the child
+connects anew. A deadline that the replicas know of is ``timeout=``: asyncio tells nobody when a scope will time out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import weakref
+from _thread import allocate_lock
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from tiedreq._bridge import Bridge, bound_name, setting
+from tiedreq._loopthread import STOP_SECONDS, Call, Inbox, Once, Session, logger
+from tiedreq.core.errors import BadOption
+from tiedreq.core.limits import ClientLimits
+from tiedreq.core.policy import Policy
+from tiedreq.net.arguments import Accept
+from tiedreq.reply import Reply
+
+__all__ = ["Client", "connect"]
+
+
+class Client(Bridge):
+    """Calls methods of a replicated service from asyncio tasks. Made by ``tiedreq.aio.connect()``.
+
+    ``async with client:`` connects at once and closes at the end; ``await client`` connects and returns it (close it
+    with ``await client.aclose()``); without either the first call connects. Each call raises what the Trio client
+    raises, and ``ConnectError`` when it has to connect and can't.
+    """
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> Client:
+        try:
+            await self._connected()
+        except BaseException:
+            self._end_session()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel the open calls (``Unavailable``) and close the connections; the client can't be used any more."""
+        session = self._end_session()
+        if session is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await _happened(session.over)
+        except TimeoutError:
+            logger.warning("%r did not close within %g s", self, STOP_SECONDS)
+
+    # ---- calls ------------------------------------------------------------------------------------------------
+
+    async def call(self, method: str, args: Any = None, **options: Any) -> Any:
+        """Call ``method`` with the client's policy and return the value. See ``request`` for options and errors."""
+        return await self._wait("call", (method, args), self._within(options))
+
+    async def tied_call(self, method: str, args: Any = None, **options: Any) -> Any:
+        """Call ``method`` with ``Tied()`` unless ``policy=`` says otherwise. See ``request``.
+
+        Raises ``UnsafeToDuplicate`` before anything is sent when the method is not declared idempotent.
+        """
+        return await self._wait("tied_call", (method, args), self._within(options))
+
+    async def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
+        """Call ``method`` with ``Hedged()`` unless ``policy=`` says otherwise: a backup when no answer came in time.
+
+        Raises as ``tied_call``. See ``request``.
+        """
+        return await self._wait("hedged_call", (method, args), self._within(options))
+
+    async def request(
+        self,
+        method: str,
+        args: Any = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        policy: Policy | None = None,
+        accept: Accept | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> Reply:
+        """Call ``method`` and return the value with its story: ``tiedreq.Client.request`` in every respect.
+
+        ``timeout`` is in seconds; a surrounding ``asyncio.timeout`` cancels the call when it is over. ``accept(value)``
+        runs in the client's own thread, in a copy of the caller's context: it must be quick and must not make calls.
+
+        Raises ``UsageError`` before anything is sent, ``CallError`` otherwise, ``ConnectError`` when the client has to
+        connect first and can't. The caller's own cancellation stays ``asyncio.CancelledError``.
+        """
+        options: dict[str, Any] = {"timeout": timeout, "key": key, "policy": policy}
+        options |= {"accept": accept, "metadata": metadata}
+        reply: Reply = await self._wait("request", (method, args), self._within(options))
+        return reply
+
+    def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """A callable ``await bound(args=None, **options)`` that calls the method named like ``handler``."""
+        name = bound_name(handler)
+
+        async def bound(args: Any = None, **options: Any) -> Any:
+            return await self.call(name, args, **options)
+
+        bound.__name__ = name
+        bound.__doc__ = handler.__doc__
+        return bound
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this client in this process, and what it knows of each replica and method; as on Trio.
+
+        It waits for the client's own thread, about as long as a call takes to be handed over. Raises ``BadOption`` for
+        a client that is closed or has not connected yet.
+        """
+        session = self._session
+        if session is None or not session.up:
+            raise BadOption(f"client: it is {'closed' if self._closed else 'not connected yet'}")
+        done = allocate_lock()
+        done.acquire()
+        call = Call(session, "stats", (), {}, done.release)
+        session.begin(call)
+        done.acquire()
+        found: dict[str, Any] = call.result()
+        return found
+
+    async def replica_status(self, *, timeout: float = 2.0) -> dict[str, dict[str, Any]]:
+        """How each connected replica is, by name: see ``ReplicaHandle.status``. Asked of the replica, not its queue.
+
+        A replica that does not answer within ``timeout`` seconds is left out.
+        """
+        found: dict[str, dict[str, Any]] = await self._wait("replica_status", (), {"timeout": timeout})
+        return found
+
+    # ---- waiting ----------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> Session:
+        running_loop()
+        session = self._begin_session()
+        await _happened(session.ready)
+        return session
+
+    async def _wait(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        session = self._session
+        if session is None or not session.up:
+            session = await self._connected()
+        loop = running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        call = Call(session, method, arguments, options, partial(_tell, _mailbox(loop), future))
+        try:
+            session.begin(call)
+            await future
+        except BaseException:
+            session.cancel(call)
+            raise
+        return call.result()
+
+
+_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox] = weakref.WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mailboxes.clear)
+
+
+def _mailbox(loop: asyncio.AbstractEventLoop) -> Inbox:
+    """What brings results to ``loop``: many with one wake-up. Used in the loop's own thread."""
+    box = _mailboxes.get(loop)
+    if box is None:
+        box = _mailboxes[loop] = Inbox(partial(_wake_loop, weakref.ref(loop)))
+    return box
+
+
+def _wake_loop(known: weakref.ref[asyncio.AbstractEventLoop], drain: Callable[[], None]) -> None:
+    """Raises ``RuntimeError`` when the loop is closed or gone."""
+    loop = known()
+    if loop is None:
+        raise RuntimeError("the event loop is gone")
+    loop.call_soon_threadsafe(drain)
+
+
+def _tell(mailbox: Inbox, future: asyncio.Future[None]) -> None:
+    """A result is there. In the client's thread; nobody waits any more in a loop that is closed."""
+    with suppress(RuntimeError):
+        mailbox.put(partial(_wake, future))
+
+
+async def _happened(once: Once) -> None:
+    """Wait until it has happened. Raises its error."""
+    if not once.done:
+        loop = running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        once.tell(partial(_tell, _mailbox(loop), future))
+        await future
+    once.check()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs here. Raises ``BadOption`` without one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise BadOption(
+            "client: no asyncio event loop runs here; use tiedreq.connect on Trio, tiedreq.blocking.connect in threads"
+        ) from None
+
+
+def connect(
+    replicas: str | os.PathLike[str] | Iterable[str] | None = None,
+    *,
+    token: str | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    policy: Policy | None = None,
+    timeout: float = 10.0,
+    limits: ClientLimits | None = None,
+    cluster: str | None = None,
+    picker: str = "two-choices",
+) -> Client:
+    """A client of a cluster's replicas, for asyncio. The options are those of ``tiedreq.connect``.
+
+    Use it as ``async with connect() as client: …`` or ``client = await connect()``, which connect at once, or keep what
+    it returns and ``aclose()`` it at the end: then the first call connects, in each process that uses it.
+
+    Raises ``BadOption``; connecting raises ``ConnectError``, ``AuthRefused``, ``VersionMismatch``.
+    """
+    return Client(
+        setting(
+            replicas,
+            token=token,
+            ssl_context=ssl_context,
+            policy=policy,
+            timeout=timeout,
+            limits=limits,
+            cluster=cluster,
+            picker=picker,
+        )
+    )
