@@ -34,6 +34,8 @@ class Case:
 
     ``late`` also delivers messages of a connection that the receiver knows to be lost. With ``whole_links`` both sides
     learn at once that a connection is up. ``any_choice`` follows every choice of the picker, else the first is taken.
+    With ``deadline_ends`` a call's deadline passes sooner or later, at no cost, once a replica has stopped for ever:
+    with two replicas nothing else may be left to end the call. Where it is off, the call must end without.
     ``busy`` replicas begin with a handler of another client in their slot. A ``reduced`` search delivers at once what
     changes nothing where it arrives, whenever that is. ``floor`` is the number of distinct states that the search has
     to reach at least.
@@ -55,6 +57,7 @@ class Case:
     late: bool = False
     whole_links: bool = True
     any_choice: bool = False
+    deadline_ends: bool = False
     reduced: bool = True
     floor: int = 0
 

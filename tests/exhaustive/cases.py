@@ -49,8 +49,28 @@ EVERY_RUN: tuple[Case, ...] = (
         "handlers that can be stopped later", 1, ("cut", "evict"), stoppable=False, becomes_stoppable=True, floor=23_000
     ),
     _case("exclusive tie", 1, MAIN, policies=(EXCLUSIVE,), floor=10_000),
+    _case(
+        "exclusive, sides learn of a link one by one",
+        1,
+        ("crash", "cut"),
+        whole_links=False,
+        policies=(EXCLUSIVE,),
+        floor=19_000,
+    ),
+    _case("exclusive, late news", 1, ("cut",), late=True, policies=(EXCLUSIVE,), floor=40_000),
+    _case(
+        "exclusive, handlers that can't be stopped",
+        1,
+        MAIN,
+        stoppable=False,
+        busy=True,
+        policies=(EXCLUSIVE,),
+        floor=18_000,
+    ),
     _case("exclusive tie of three", 1, ("cancel", "fill"), replicas=3, policies=(EXCLUSIVE_OF_THREE,), floor=19_000),
     _case("two calls", 0, (), policies=(TIE, TIE), queue_max=2, floor=5_500),
+    _case("two tied calls in any order", 0, (), policies=(TIE, TIE), queue_max=2, any_choice=True, floor=23_500),
+    _case("two exclusive calls", 0, (), policies=(EXCLUSIVE, EXCLUSIVE), queue_max=2, any_choice=True, floor=34_500),
     _case("two calls, one fault", 1, ("crash",), policies=(TIE, Plain()), queue_max=2, floor=70_000),
 )
 

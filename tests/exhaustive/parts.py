@@ -159,7 +159,9 @@ class ReplicaPart:
         return commands
 
     def key(self) -> Hashable:
-        """All that the future depends on."""
+        """All that the future depends on: of one that has stopped for ever, who it was."""
+        if self.frozen:
+            return ("frozen", self.core.identity, self.core.draining)
         core = tuple(_as_set(value) for value in self.core.snapshot())
         return (core, frozenset(self.handlers.items()), self.finished, self.frozen)
 

@@ -1,5 +1,8 @@
 """The search: every state that can be reached, breadth first, so that what breaks an invariant is found by a shortest
-history; then, backwards from the ends, whether from every state an end can be reached.
+history; then, backwards from the ends, whether from every state an end can be reached (L2).
+
+A search that is stopped early has seen all histories of up to so many moves. From each of its states it demands a way
+to an end or to a state that it did not come to look at.
 """
 
 from __future__ import annotations
@@ -7,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.exhaustive.case import Case
@@ -15,16 +19,21 @@ from tests.exhaustive.world import Move, State, World
 from tiedreq.sim.checkers import Violation
 
 NO_PARENT = -1
+ASIDE = 1_000
+"""After so many states a search looks at the clock."""
 
 
 @dataclass
 class Report:
-    """What a search found. ``complete`` is False when it was stopped before it had seen everything."""
+    """What a search found. ``complete`` is False when it was stopped before it had seen everything: then it has seen
+    all histories of up to ``depth`` moves. ``seconds`` are of this process's CPU.
+    """
 
     case: Case
     states: int = 0
     moves: int = 0
     ends: int = 0
+    depth: int = 0
     seconds: float = 0.0
     complete: bool = True
     violations: tuple[Violation, ...] = ()
@@ -33,9 +42,9 @@ class Report:
 
     def __str__(self) -> str:
         rate = self.states / self.seconds if self.seconds else 0.0
-        whole = "" if self.complete else " (not all)"
+        whole = "" if self.complete else f" (not all: up to {self.depth} moves)"
         return (
-            f"{self.case.name:<28} {self.states:>9,} states{whole} {self.moves:>10,} moves {self.ends:>8,} ends "
+            f"{self.case.name:<44} {self.states:>9,} states{whole} {self.moves:>10,} moves {self.ends:>8,} ends "
             f"{self.seconds:7.1f} s {rate:9,.0f}/s  {self.interned}"
         )
 
@@ -46,13 +55,26 @@ class Report:
 
 
 class Search:
-    """One walk through a case."""
+    """One search of a case, to its end or until ``states_max`` states or ``seconds_max`` seconds of ``clock``.
 
-    def __init__(self, case: Case, *, states_max: int | None = None, seconds_max: float | None = None) -> None:
+    ``progress`` is told of the report so far now and then.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        *,
+        states_max: int | None = None,
+        seconds_max: float | None = None,
+        clock: Callable[[], float] = time.process_time,
+        progress: Callable[[Report], None] = lambda report: None,
+    ) -> None:
         self.world = World(case)
         self.report = Report(case)
         self._states_max = states_max
         self._seconds_max = seconds_max
+        self._clock = clock
+        self._progress = progress
         self._states: list[State] = []
         self._ids: dict[State, int] = {}
         self._parents = array("l")
@@ -61,28 +83,34 @@ class Search:
 
     def run(self) -> Report:
         """Walk until all is seen, something is broken, or a limit is met."""
-        began = time.process_time()
+        began, deadline = time.process_time(), self._clock() + (self._seconds_max or 0.0)
         gc.set_threshold(200_000, 50, 1_000)
         report = self.report
         self._see(self.world.begin(), NO_PARENT)
-        position = 0
+        position, level = 0, 1
         while position < len(self._states) and not report.violations:
-            if self._stop(began):
+            if position == level:
+                report.depth += 1
+                level = len(self._states)
+            if position % ASIDE == 0:
+                report.states, report.seconds = len(self._states), time.process_time() - began
+                self._progress(report)
+            if self._stop(position, deadline):
                 report.complete = False
                 break
             self._expand(position)
             position += 1
-        if report.complete and not report.violations:
-            self._check_ends()
+        if not report.violations:
+            self._check_ends(position)
         report.states = len(self._states)
         report.seconds = time.process_time() - began
         report.interned = self.world.tables.sizes()
         return report
 
-    def _stop(self, began: float) -> bool:
+    def _stop(self, position: int, deadline: float) -> bool:
         if self._states_max is not None and len(self._states) >= self._states_max:
             return True
-        return self._seconds_max is not None and time.process_time() - began > self._seconds_max
+        return self._seconds_max is not None and position % 16 == 0 and self._clock() > deadline
 
     def _see(self, state: State, parent: int) -> int:
         known = self._ids.get(state)
@@ -114,8 +142,11 @@ class Search:
             if broken:
                 self._broken(position, None, broken)
 
-    def _check_ends(self) -> None:
-        """L2: from every state, by moves that are no faults, a state in which every call has ended."""
+    def _check_ends(self, expanded: int) -> None:
+        """L2: from every state, by moves that are no faults, a state in which every call has ended.
+
+        What lies behind the states from ``expanded`` on, which were not looked at, is not known: they count as ends.
+        """
         count = len(self._states)
         starts = array("l", bytes(array("l").itemsize * (count + 1)))
         for to in self._to:
@@ -128,7 +159,7 @@ class Search:
             back[filled[to]] = origin
             filled[to] += 1
         reached = bytearray(count)
-        todo = [number for number, state in enumerate(self._states) if self.world.done(state)]
+        todo = [n for n, state in enumerate(self._states) if n >= expanded or self.world.done(state)]
         for number in todo:
             reached[number] = 1
         while todo:

@@ -307,8 +307,10 @@ class Tables:
 
 def _facts(part: ReplicaPart | CallerPart | Dead) -> Facts:
     if isinstance(part, ReplicaPart):
+        if part.frozen:
+            return Facts(part.core.identity, frozen=True, draining=part.core.draining)
         idle = not part.handlers and not part.core.sizes()["copies"]
-        return Facts(part.core.identity, part.frozen, part.finished, part.core.draining, idle)
+        return Facts(part.core.identity, False, part.finished, part.core.draining, idle)
     if isinstance(part, CallerPart):
         return Facts(caller=True, done=all(core.state == CallState.DONE for core in part.calls))
     return Facts()

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.exhaustive.case import TIE, Case
 from tests.exhaustive.cases import COMPLETE, EVERY_RUN, WHEN_THERE_IS_TIME
+from tests.exhaustive.nightly import Nightly
 from tests.exhaustive.search import Report, Search
+from tests.exhaustive.walks import SHARED, Walker, draw
+from tests.mutants.mutants import MUTANTS, Mutant
+from tiedreq.core.policy import Plain
 
-STATES_MAX = 3_000_000
-"""Where a search without an end stops: it holds every state in memory, about 2 kB each."""
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def show(capsys: pytest.CaptureFixture[str], report: Report) -> None:
@@ -45,11 +53,17 @@ def test_the_search_is_large_enough() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", WHEN_THERE_IS_TIME, ids=lambda case: case.name)
-def test_nothing_breaks_in_larger_worlds(case: Case, minutes: float, capsys: pytest.CaptureFixture[str]) -> None:
-    report = Search(case, states_max=STATES_MAX, seconds_max=60 * minutes).run()
-    show(capsys, report)
-    assert not report.violations, report.story()
+def test_as_long_as_told(minutes: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """Larger cases and random walks. The walks are new each time; the first seed is told, and what replays one."""
+    seed = random.SystemRandom().randrange(10**9)
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(f"\n{line}", end="", flush=True)
+
+    night = Nightly(WHEN_THERE_IS_TIME, 60 * minutes, seed, say=say).run()
+    say(str(night))
+    assert not night.broken, "\n".join(night.broken)
 
 
 @pytest.mark.parametrize("kinds", [("drain",), ("raise", "cancel"), ("evict", "age", "fill")], ids="-".join)
@@ -76,3 +90,77 @@ def test_a_search_that_is_stopped_says_so() -> None:
 def test_an_unknown_fault_is_refused() -> None:
     with pytest.raises(ValueError, match="flood"):
         Case("odd", 1, ("flood",))
+
+
+# ---- a replica that stops for ever ----------------------------------------------------------------------------------
+
+
+def test_with_two_replicas_only_the_deadline_ends_a_call_whose_starter_has_stopped() -> None:
+    case = Case("frozen", 1, ("freeze",))
+    assert {violation.invariant for violation in Search(case).run().violations} == {"L1"}
+    report = Search(replace(case, deadline_ends=True)).run()
+    assert report.complete and not report.violations
+
+
+# ---- random walks, and the night ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def break_cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mutant], None]:
+    """Let searches and walks run with another core."""
+
+    def put(mutant: Mutant) -> None:
+        monkeypatch.setattr("tests.exhaustive.parts.ReplicaCore", mutant.replica_core)
+        monkeypatch.setattr("tests.exhaustive.parts.CallCore", mutant.call_core)
+
+    return put
+
+
+def test_walks_break_nothing_and_are_the_same_when_made_alone() -> None:
+    walker = Walker()
+    walks = [walker.walk(seed) for seed in range(SHARED - 4, SHARED + 4)]
+    assert not [walk.story() for walk in walks if walk.violations]
+    assert len({draw(walk.seed) for walk in walks}) == 2
+    for walk in (walks[3], walks[7]):
+        assert Walker().walk(walk.seed).names == walk.names
+    assert sum(walk.faults for walk in walks) > 3 and walker.seen.count > 50
+
+
+def test_a_walk_meets_what_is_broken(break_cores: Callable[[Mutant], None]) -> None:
+    break_cores(MUTANTS["drop without start"])
+    walker = Walker()
+    broken = next(walk for walk in map(walker.walk, range(100_000)) if walk.violations)
+    assert f"replay: python -m tests.exhaustive --walk {broken.seed}" in broken.story()
+    assert Walker().walk(broken.seed).violations == broken.violations
+
+
+def test_a_night_searches_and_walks_until_its_time_is_over() -> None:
+    said: list[str] = []
+    small, large = Case("small", 1, ("raise",)), replace(COMPLETE, name="large")
+    night = Nightly([small, large], 2.0, 1, say=said.append, states_max=3_000).run()
+    first, second = night.reports
+    assert first.complete and not second.complete and second.depth > 1 and second.states < 4_000
+    assert night.walks >= 1 and night.moves >= night.walked_states > 0 and not night.broken
+    assert [line.split()[0] for line in said[:3]] == ["small", "large", "walks"]
+    assert "2 cases searched, 1 of them to the end" in str(night) and str(night).endswith("0 broken")
+
+
+def test_a_night_tells_what_is_broken_and_goes_on_with_the_next_case(break_cores: Callable[[Mutant], None]) -> None:
+    break_cores(MUTANTS["no yield"])
+    night = Nightly([Case("tied"), Case("plain", policies=(Plain(),))], 1.0, 1, say=lambda line: None).run()
+    assert [bool(report.violations) for report in night.reports] == [True, False]
+    assert night.broken[0].startswith("tied: ")
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.exhaustive", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+
+
+def test_by_hand() -> None:
+    done = program("small worlds")
+    assert done.returncode == 2 and "no case has a name with 'small worlds' in it" in done.stderr
+    done = program("--nightly", "--minutes", "0.01", "--seed", "7", "tie of three, one fault")
+    assert done.returncode == 0 and "walks from seed 7 on" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith("0 broken")

@@ -66,6 +66,7 @@ class World:
         self._count = case.replicas
         self._conns = case.replicas + 1
         self._reduced = case.reduced and not case.late
+        self._freezing = "freeze" in case.kinds
         self._local: dict[int, tuple[Local, ...]] = {}
         self._calls: dict[int, tuple[Local, ...]] = {}
         self._ends: dict[int, tuple[Violation, ...]] = {}
@@ -127,9 +128,11 @@ class World:
                 for local in self._moves_inside(state[1 + who]):
                     if state[-2] or not local.fault:
                         yield from self._move(state, who, local.what, local.given, local.given, local.fault)
+        endless = self._freezing and self.case.deadline_ends and self._any_frozen(state)
         for local in self._moves_of_caller(state[0]):
-            if state[-2] or not local.fault:
-                yield from self._move(state, CALLER_SIDE, local.what, local.given, local.given, local.fault)
+            fault = local.fault and not (endless and local.given.event == TimePassed())
+            if state[-2] or not fault:
+                yield from self._move(state, CALLER_SIDE, local.what, local.given, local.given, fault)
         yield from self._connection_moves(state)
         yield from self._process_moves(state)
 
@@ -139,6 +142,9 @@ class World:
             return False
         facts = self.tables.facts[state[1 + who]]
         return facts.identity is None or facts.frozen
+
+    def _any_frozen(self, state: State) -> bool:
+        return any(self.tables.facts[part].frozen for part in state[1 : self._conns])
 
     def _deliveries(self, state: State) -> Iterator[Move]:
         flight = state[-1]
@@ -193,6 +199,8 @@ class World:
         if done.letters:
             conns, letters = state[self._conns], self.tables.letters
             sent = [n for n in done.letters if self.links.open(conns, letters[n].link, letters[n].side)]
+            if self._freezing:
+                sent = [n for n in sent if letters[n].to == CALLER_SIDE or not self._stuck(state, letters[n].to)]
             flight = tuple(sorted((*flight, *sent)))
         slot = 1 + who
         to = (*state[:slot], done.after, *state[slot + 1 : -3], checker, state[-2], flight)
@@ -235,7 +243,7 @@ class World:
             elif core.state != CallState.DONE:
                 if core.wake_at < FOREVER:
                     yield Local("a timer fires", ToCall(call, TimePassed(), core.wake_at), False)  # type: ignore[arg-type]
-                if "deadline" in self.case.kinds:
+                if "deadline" in self.case.kinds or self.case.deadline_ends:
                     yield Local("the deadline passes", ToCall(call, TimePassed(), FOREVER), True)  # type: ignore[arg-type]
                 if "cancel" in self.case.kinds:
                     yield Local("the user cancels", ToCall(call, CallerCancelled()), True)  # type: ignore[arg-type]
@@ -333,8 +341,10 @@ class World:
             if "crash" in self.case.kinds:
                 yield self._end(state, who, "crashes", True)
             if "freeze" in self.case.kinds and not facts.frozen:
+                # What is under way to it, or will be, never arrives.
                 (effect,) = self._single(state, who, FREEZE)
-                to, broken = self._apply(state, who, effect)
+                flight = tuple(n for n in state[-1] if self.tables.letters[n].to != who)
+                to, broken = self._apply((*state[:-1], flight), who, effect)
                 yield self._as_move(to, True, "stops for ever", who, None, (effect,), broken)
 
     def _end(self, state: State, who: int, what: str, fault: bool) -> Move:
