@@ -1,0 +1,246 @@
+"""The transport in threads: real time and real sockets, no assertion on how long anything takes."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+
+import httpx
+import pytest
+
+from tests.httpx_hedge._backend import hedging
+from tiedreq.httpx.workers import Workers
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+PATIENCE = 10.0
+SOON = 0.02
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.002)
+
+
+class Server:
+    """A bare HTTP server: ``answer(number, connection)`` is called for each request, in a thread."""
+
+    def __init__(self, answer: Callable[[int, socket.socket], None]) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.requests = 0
+        self.closed_by_client = 0
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        self._connections: list[socket.socket] = []
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()[0]
+            except OSError:
+                return
+            with self._lock:
+                self._connections.append(connection)
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with closing(connection), suppress(OSError):
+            while True:
+                received = b""
+                while not received.endswith(b"\r\n\r\n"):
+                    more = connection.recv(4096)
+                    if not more:
+                        return
+                    received += more
+                with self._lock:
+                    self.requests += 1
+                    number = self.requests
+                self._answer(number, connection)
+
+    def hang(self, connection: socket.socket) -> None:
+        """Say nothing until the client goes."""
+        if connection.recv(1) == b"":
+            with self._lock:
+                self.closed_by_client += 1
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join(PATIENCE)
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def start(answer: Callable[[Server, int, socket.socket], None]) -> Server:
+        server = Server(lambda number, connection: answer(server, number, connection))
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+    gc.collect()  # a socket left open is told of here
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "tiedreq-copy"])
+
+
+def first_hangs(server: Server, number: int, connection: socket.socket) -> None:
+    if number == 1:
+        server.hang(connection)
+    else:
+        connection.sendall(OK)
+
+
+def client_of(transport: httpx.BaseTransport) -> httpx.Client:
+    return httpx.Client(transport=transport, timeout=None)
+
+
+def test_a_backup_answers_and_the_losers_connection_is_closed(serve) -> None:
+    server = serve(first_hangs)
+    transport = hedging(None, SOON)
+    with client_of(transport) as client:
+        response = client.get(server.url)
+        assert response.content == b"ok" and response.extensions["tiedreq"][1]["kind"] == "backup"
+        # While the client goes on: the loser waits for no timeout.
+        wait_until(lambda: server.closed_by_client == 1)
+        wait_until(lambda: transport._workers.idle == len(transport._workers))
+        assert client.get(server.url).content == b"ok"
+    stats = transport.stats()[f"threads:{server.url}"]
+    assert stats["backups_won"] == 1 and stats["in_flight"] == 0
+
+
+def test_a_failure_does_not_win_while_another_copy_lives(serve) -> None:
+    go = threading.Event()
+
+    def answer(server: Server, number: int, connection: socket.socket) -> None:
+        if number == 1:
+            assert go.wait(PATIENCE)
+            connection.sendall(OK)
+        else:
+            connection.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+            go.set()
+
+    with client_of(hedging(None, SOON)) as client:
+        assert client.get(serve(answer).url).status_code == 200
+
+
+def test_the_winner_streams_on(serve) -> None:
+    body = bytes(range(256)) * 400
+
+    def answer(server: Server, number: int, connection: socket.socket) -> None:
+        if number == 1:
+            server.hang(connection)
+            return
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 10_000):
+            time.sleep(0.001)
+            connection.sendall(body[start : start + 10_000])
+
+    with client_of(hedging(None, SOON)) as client, client.stream("GET", serve(answer).url) as response:
+        assert b"".join(response.iter_raw()) == body
+
+
+def test_posts_are_sent_once(serve) -> None:
+    def answer(server: Server, number: int, connection: socket.socket) -> None:
+        time.sleep(5 * SOON)
+        connection.sendall(OK)
+
+    server = serve(answer)
+    with client_of(hedging(None, SOON)) as client:
+        assert client.post(server.url).content == b"ok"
+    assert server.requests == 1
+
+
+def test_with_no_thread_free_the_call_runs_in_its_own(serve) -> None:
+    server = serve(lambda server, number, connection: connection.sendall(OK))
+    transport = hedging(None, SOON, threads_max=1)
+    busy = threading.Event()
+    transport._workers.run(lambda: assert_true(busy.wait(PATIENCE)))
+    with client_of(transport) as client:
+        assert client.get(server.url).content == b"ok"
+        busy.set()
+    assert len(transport._workers) <= 1
+
+
+def assert_true(true: bool) -> None:
+    assert true
+
+
+def test_errors_reach_the_caller() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    with client_of(hedging(None, SOON)) as client, pytest.raises(httpx.ConnectError):
+        client.get(url)
+
+
+def test_what_accept_raises_reaches_the_caller(serve) -> None:
+    server = serve(first_hangs)
+    with client_of(hedging(None, SOON, accept=lambda response: 1 / 0)) as client:
+        with pytest.raises(ZeroDivisionError):
+            client.get(server.url)
+        wait_until(lambda: server.closed_by_client == 1)
+
+
+def test_many_threads_share_a_transport(serve) -> None:
+    def answer(server: Server, number: int, connection: socket.socket) -> None:
+        if number % 5 == 0:
+            server.hang(connection)
+        else:
+            connection.sendall(OK)
+
+    server = serve(answer)
+    transport = hedging(None, SOON, 8, threads_max=40)
+    got: list[bytes] = []
+    with client_of(transport) as client:
+
+        def calls() -> None:
+            for _ in range(10):
+                got.append(client.get(server.url).content)
+
+        threads = [threading.Thread(target=calls) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert got == [b"ok"] * 80
+    stats = transport.stats()[f"threads:{server.url}"]
+    assert stats["answered"] == 80 and stats["in_flight"] == 0 and stats["copies_sent"] == server.requests
+
+
+def test_a_transport_of_ones_own_serves_threads() -> None:
+    with client_of(hedging(httpx.MockTransport(lambda request: httpx.Response(200, text=request.url.path)))) as client:
+        assert client.get("http://one/path").text == "/path"
+
+
+def test_workers_are_bounded_and_end() -> None:
+    workers, go, done = Workers(2), threading.Event(), []
+
+    def work() -> None:
+        go.wait(PATIENCE)
+        done.append(1)
+
+    assert workers.run(work) and workers.run(work) and not workers.run(work)
+    go.set()
+    wait_until(lambda: workers.idle == 2)
+    assert workers.run(work) and len(workers) == 2
+    workers.close()
+    assert not workers.run(work)
+    wait_until(lambda: len(workers) == 0)
+    assert len(done) == 3
