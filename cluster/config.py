@@ -139,7 +139,8 @@ class UpConfig:
         _check_host(self.host)
         self._check_engine()
         self._check_demo()
-        self._check_latency()
+        if self.mesh_latency is not None:
+            self.check_latency(self.mesh_latency, "mesh-latency")
         _ = self.state_shown
 
     @property
@@ -187,11 +188,12 @@ class UpConfig:
         if self.traffic is not None:
             raise BadOption("rate: traffic is driven against the demo only, and --app names another service")
 
-    def _check_latency(self) -> None:
-        named = {name for link in (self.mesh_latency.links if self.mesh_latency else ()) for name in link.directions[0]}
+    def check_latency(self, spec: LatencySpec, field: str) -> None:
+        """Raises ``BadOption`` that names ``field`` when ``spec`` names a replica which is none."""
+        named = {name for link in spec.links for name in link.directions[0]}
         unknown = sorted(named - set(self.names))
         if unknown:
-            raise BadOption(f"mesh-latency: no replica is named {', '.join(unknown)}; names are r0 to {self.names[-1]}")
+            raise BadOption(f"{field}: no replica is named {', '.join(unknown)}; names are r0 to {self.names[-1]}")
 
 
 def check_app(text: str) -> str:

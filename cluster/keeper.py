@@ -1,8 +1,9 @@
 """Keeps one replica running: starts it, starts it again at its old address when it has ended, gives up in the end.
 
 Invariants: at most one process of a replica exists at a time; when ``run`` has ended, however, none does. A replica
-that ended ``DEATHS_MAX`` times within ``DEATHS_SECONDS`` and then once more stays down. Not for what concerns the
-cluster as a whole (``cluster.supervisor``), and not for how a process is started (``cluster.engines``).
+that ended ``DEATHS_MAX`` times within ``DEATHS_SECONDS`` and then once more stays down, as does one that was drained by
+order, until it is ordered to start again; an ordered end is no death. Not for what concerns the cluster as a whole
+(``cluster.supervisor``), and not for how a process is started (``cluster.engines``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import trio
 
 from cluster.engines.base import Engine, ReplicaProcess, ReplicaSpec
 from cluster.lines import BadLine
+from cluster.refusal import ControlRefused
 
 DEATHS_MAX = 3
 DEATHS_SECONDS = 10.0
@@ -43,6 +45,9 @@ class Owner(Protocol):
     def went_down(self, keeper: Keeper, pid: int, reason: str) -> None:
         """A replica that was up has ended, or could not be started again; ``keeper.state`` says what follows."""
 
+    def left(self, keeper: Keeper) -> None:
+        """A replica was drained by order and has ended; ``keeper.state`` says whether it is started again."""
+
     def never_came_up(self, keeper: Keeper, fatal: Fatal) -> None:
         """The replica could not be started in the first place, and is not tried again."""
 
@@ -52,15 +57,15 @@ class Owner(Protocol):
     def reported(self, keeper: Keeper) -> None:
         """A new ``keeper.status`` is there."""
 
-    def peers(self) -> Mapping[str, str]:
-        """The addresses of all replicas by name, as far as they are known."""
+    def present(self, spec: ReplicaSpec) -> ReplicaSpec:
+        """``spec`` with what has changed since the replica was last started: peers, latency and the like."""
 
 
 class Keeper:
     """One replica of the cluster, over all its processes.
 
-    ``state`` is ``starting``, ``up``, ``draining``, ``failed`` or ``stopped``. ``url`` and ``port`` are known once it
-    was up; ``status`` is its last report.
+    ``state`` is ``starting``, ``up``, ``draining``, ``drained``, ``failed`` or ``stopped``. ``url`` is known once it
+    was up; ``status`` is its last report; ``frozen``: its process was stopped where it was.
     """
 
     def __init__(self, spec: ReplicaSpec, engine: Engine, owner: Owner) -> None:
@@ -70,12 +75,18 @@ class Keeper:
         self.pid = 0
         self.status: dict[str, Any] | None = None
         self.gone = trio.Event()
+        self.frozen = False
         self._spec = spec
         self._engine = engine
         self._owner = owner
         self._process: ReplicaProcess | None = None
         self._fatal: Fatal | None = None
         self._stopping = False
+        self._then: str | None = None
+        self._over = trio.Event()
+        self._wanted = trio.Event()
+        self._posts: dict[str, Mapping[str, Any]] = {}
+        self._posted = trio.Event()
         self._deaths: deque[float] = deque()
         self._heard = 0.0
         self._executions_before = 0
@@ -88,8 +99,10 @@ class Keeper:
     @property
     def shown_state(self) -> str:
         """The state for people: ``silent`` when a running replica has not reported for some time."""
-        silent = trio.current_time() - self._heard > SILENT_SECONDS
-        return "silent" if self.state == "up" and silent else self.state
+        if self.state == "up":
+            silent = trio.current_time() - self._heard > SILENT_SECONDS
+            return "paused" if self.frozen else "silent" if silent else "up"
+        return self.state
 
     async def run(self) -> None:
         """Run one process after the other until told to stop, or until it is no use."""
@@ -99,14 +112,20 @@ class Keeper:
                 if self._stopping:
                     self.state = "stopped"
                     return
-                if self.url is None:
+                if self._then is not None:
+                    self.state = self._then
+                    self._owner.left(self)
+                elif self.url is None:
                     self.state = "failed"
                     self._owner.never_came_up(self, self._fatal or Fatal("died", f"ended at its start: {reason}"))
                     return
-                self._count_death()
-                self._owner.went_down(self, self.pid, self._fatal.story if self._fatal else reason)
-                if self.state == "failed":
-                    return
+                else:
+                    self._count_death()
+                    self._owner.went_down(self, self.pid, self._fatal.story if self._fatal else reason)
+                if self.state != "starting":
+                    await self._wanted.wait()
+                    if self._stopping:
+                        return
         finally:
             self.gone.set()
 
@@ -115,10 +134,72 @@ class Keeper:
         if self._process is not None:
             await self._process.send(message)
 
+    def post(self, message: Mapping[str, Any]) -> None:
+        """Have a control message sent to the process of this moment, without waiting.
+
+        It takes the place of one of the same kind that a frozen process has not read yet. A process that starts has
+        its news from ``Owner.present``.
+        """
+        self._posts[message["do"]] = message
+        self._posted.set()
+
+    async def leave(self, timeout: float, *, again: bool) -> bool:
+        """Drain the process and either start another or stay down; False when it had to be killed.
+
+        Returns when it has ended. Raises ``ControlRefused`` for a replica that is not up.
+        """
+        self.must_be("up")
+        over = self._over
+        self._then, self.state = ("starting" if again else "drained"), "draining"
+        with trio.move_on_after(timeout + GRACE_SECONDS):
+            await self.send({"do": "drain"})
+            await over.wait()
+            return True
+        if self._process is not None and not over.is_set():
+            self._process.kill()
+        await over.wait()
+        return False
+
+    def start_again(self) -> None:
+        """Start one that was drained or has failed. Raises ``ControlRefused`` for any other."""
+        self.must_be("drained", "failed")
+        self._deaths.clear()
+        self.state = "starting"
+        self._wanted.set()
+
+    def crash(self) -> None:
+        """End its process as a crash would: another is started. Raises ``ControlRefused`` when there is none."""
+        self.must_be("starting", "up", "draining")
+        if self._process is not None:
+            self._process.kill()
+
+    def freeze(self) -> None:
+        """Stop its process where it is. Raises ``ControlRefused`` for a replica that is not up."""
+        self.must_be("up")
+        if self._process is not None:
+            self._process.freeze()
+            self.frozen = True
+
+    def thaw(self) -> None:
+        """Let its process go on, if it was stopped."""
+        if self._process is not None and self.frozen:
+            self._process.thaw()
+            self._heard = trio.current_time()
+        self.frozen = False
+
+    def must_be(self, *states: str) -> None:
+        """Raises ``ControlRefused`` for a replica in another state, or one that is frozen."""
+        if self.frozen and states == ("up",):
+            raise ControlRefused(f"{self.name} is paused: resume it first")
+        if self.state not in states:
+            raise ControlRefused(f"{self.name} is {self.state}, not {' or '.join(states)}")
+
     async def drain(self, timeout: float) -> bool:
         """End it: let it finish within ``timeout`` seconds if it is up; False when it had to be killed."""
         self._stopping = True
-        willing = self.state == "up"
+        self._wanted.set()
+        self.thaw()
+        willing = self.state in ("up", "draining")
         if willing:
             self.state = "draining"
             with trio.move_on_after(timeout + GRACE_SECONDS):
@@ -132,13 +213,18 @@ class Keeper:
     def kill(self) -> None:
         """End its process at once; no other follows."""
         self._stopping = True
+        self._wanted.set()
         if self._process is not None:
             self._process.kill()
 
     async def _live(self) -> str:
         """The life of one process; in words, how it ended."""
-        self._fatal = None
-        spec = replace(self._spec, peers={**self._owner.peers()})
+        self._fatal, self._then, self.frozen = None, None, False
+        self._wanted, self._over = trio.Event(), trio.Event()
+        if self._stopping:
+            return "not wanted any more"
+        spec = self._owner.present(self._spec)
+        self._posts.clear()
         try:
             process = self._process = self._engine.start(spec)
         except OSError as error:
@@ -147,7 +233,7 @@ class Keeper:
         up, last_line, last_message = trio.Event(), trio.Event(), trio.Event()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(process.send, spec.message())
+                nursery.start_soon(self._tell, process, spec)
                 nursery.start_soon(self._read_log, process, last_line)
                 nursery.start_soon(self._read_messages, process, up, last_message)
                 nursery.start_soon(self._limit_start, process, up)
@@ -159,8 +245,18 @@ class Keeper:
         finally:
             process.kill()
             self._process = None
+            self.frozen = False
+            self._over.set()
             self._executions_before, self.status = self.executions, None
         return reason
+
+    async def _tell(self, process: ReplicaProcess, spec: ReplicaSpec) -> None:
+        await process.send(spec.message())
+        while True:
+            self._posted = trio.Event()
+            while self._posts:
+                await process.send(self._posts.pop(next(iter(self._posts))))
+            await self._posted.wait()
 
     async def _read_log(self, process: ReplicaProcess, done: trio.Event) -> None:
         async for line in process.log():

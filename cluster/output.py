@@ -181,6 +181,8 @@ def in_words(event: dict[str, Any]) -> str:
         case {"event": "replica_restarted"}:
             took = format_duration(round(event["seconds"], 3))
             return f"{event['replica']} is back at {event['url']} (process {event['pid']}) after {took}"
+        case {"event": "replica_drained"}:
+            return f"{event['replica']} (process {event['pid']}) has drained and stays down until it is restarted"
         case {"event": "stopped"}:
             return f"stopped: {event['reason']}"
     return json.dumps(event)

@@ -3,7 +3,9 @@
 Control messages come on standard input, answers go out on standard output, logs to standard error.
 
 * in: ``{"do": "serve", …}`` first (``ReplicaSpec``), then ``{"do": "peers", "peers": {name: url}}``,
-  ``{"do": "mesh_latency", "spec": TEXT}``, ``{"do": "status"}`` (answered at once), ``{"do": "drain"}``
+  ``{"do": "mesh_latency", "spec": TEXT}``, ``{"do": "blocked", "peers": [name…]}``, ``{"do": "slow", "factor": F}``,
+  ``{"do": "work", "service": LAW, "pause": SPEC or null}`` (the demo's), ``{"do": "status"}`` (answered at once),
+  ``{"do": "drain"}``
 * out: ``{"event": "ready", "url", "port", "pid"}``, ``{"event": "status", "status": {…}}`` each second, and
   ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
 
@@ -24,15 +26,20 @@ from typing import Any
 
 import trio
 
+from cluster.config import DEMO_APP
+from cluster.demo import live
 from cluster.engines.base import ReplicaSpec
 from cluster.engines.local import die_with_launcher, take_control_pipes
 from cluster.lines import LineSender, MessageReader, encode, read_first_line
+from cluster.slowing import Slowness
 from tiedreq.errors import BadOption
+from tiedreq.laws import parse_law
 from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import parse_url
 from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.runner import drain_on_signals, end_within
 from tiedreq.service import Service
+from tiedreq.slowness import parse_pause
 from tiedreq.units import LatencySpec, parse_latency
 
 STATUS_SECONDS = 1.0
@@ -56,10 +63,14 @@ def main() -> int:
     except (AppError, BadOption) as error:
         os.write(answers, encode(_fatal("app", getattr(error, "story", str(error)))))
         return 2
-    return trio.run(_run, spec, service, commands, answers, rest)
+    slowness = Slowness(spec.slow)
+    slowness.apply(service, but=live.METHODS if spec.app == DEMO_APP else ())
+    return trio.run(_run, spec, service, slowness, commands, answers, rest)
 
 
-async def _run(spec: ReplicaSpec, service: Service, commands: int, answers: int, rest: bytes) -> int:
+async def _run(
+    spec: ReplicaSpec, service: Service, slowness: Slowness, commands: int, answers: int, rest: bytes
+) -> int:
     sender = LineSender(trio.lowlevel.FdStream(answers))
     latency = parse_latency(spec.mesh_latency) if spec.mesh_latency else None
     async with trio.open_nursery() as nursery:
@@ -69,12 +80,14 @@ async def _run(spec: ReplicaSpec, service: Service, commands: int, answers: int,
         except Exception as error:
             await sender.send(_start_failure(error, spec))
             return 1
+        if spec.blocked:
+            handle.set_blocked_peers(spec.blocked)
         await nursery.start(drain_on_signals, handle, spec.drain_timeout)
         port = parse_url(handle.url).address.port
         await sender.send({"event": "ready", "url": handle.url, "port": port, "pid": os.getpid()})
         reports = Reports(handle, sender)
         reports.peers = len(spec.peers) - 1 if spec.peers else None
-        nursery.start_soon(_obey, lines, handle, reports, nursery.cancel_scope)
+        nursery.start_soon(_obey, lines, handle, reports, slowness, nursery.cancel_scope)
         nursery.start_soon(reports.run)
     with trio.move_on_after(LAST_SECONDS):
         await reports.send()
@@ -130,7 +143,11 @@ class Reports:
 
 
 async def _obey(
-    lines: AsyncIterator[dict[str, Any]], handle: ReplicaHandle, reports: Reports, scope: trio.CancelScope
+    lines: AsyncIterator[dict[str, Any]],
+    handle: ReplicaHandle,
+    reports: Reports,
+    slowness: Slowness,
+    scope: trio.CancelScope,
 ) -> None:
     """Do what the launcher says; when it says no more, end at once."""
     async for message in lines:
@@ -140,6 +157,16 @@ async def _obey(
                 reports.peers = len(peers) - 1
             case {"do": "mesh_latency", "spec": str(text)}:
                 handle.set_mesh_latency(parse_latency(text))
+            case {"do": "blocked", "peers": list(peers)}:
+                handle.set_blocked_peers(peers)
+            case {"do": "slow", "factor": float(factor)}:
+                slowness.factor = factor
+                if (workload := live.workload()) is not None:
+                    workload.slow_factor = factor
+            case {"do": "work", "service": str(law), "pause": pause}:
+                if (workload := live.workload()) is not None:
+                    workload.law = parse_law(law)
+                    workload.set_pause(parse_pause(pause) if pause else None)
             case {"do": "status"}:
                 await reports.send()
             case {"do": "drain"}:

@@ -2,7 +2,7 @@
 
 Invariants: one launcher holds a directory at a time, and holds it exactly as long as it lives (a file lock, which goes
 with the process); a cluster file is complete or not there; one that a launcher left behind when it was killed names a
-process that is gone, and goes with the next start.
+process that is gone, and goes with the next start. So does the control file (``cluster.control_file``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cluster.control_file import CONTROL_FILE
 from tiedreq.clusterfile import ClusterAddress, write_cluster_file
 
 CLUSTER_FILE = "cluster.json"
@@ -37,8 +38,9 @@ class StateDirectory:
         write_cluster_file(self.cluster_file, address)
 
     def clear(self) -> None:
-        """Take the cluster file away."""
+        """Take the cluster file away, and the control file."""
         self.cluster_file.unlink(missing_ok=True)
+        (self.path / CONTROL_FILE).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -11,17 +11,19 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import trio
 
 from cluster.config import UpConfig
 from cluster.engines.base import Engine, ReplicaSpec
+from cluster.faults import Faults
 from cluster.keeper import Fatal, Keeper
 from cluster.state import StateDirectory
 from tiedreq.clusterfile import ClusterAddress, ReplicaAddress
 from tiedreq.net.addresses import Address, parse_url
-from tiedreq.units import format_duration
+from tiedreq.units import LatencySpec, format_duration
 
 MESH_SECONDS = 2.0
 FRESH_SECONDS = 1.0
@@ -44,8 +46,9 @@ class Listener(Protocol):
 class Cluster:
     """The replicas of one launcher; ``Owner`` of their keepers.
 
-    ``environment`` says, by a replica's name, what to add to its environment. ``start_failure`` is set when a replica
-    could not be started in the first place.
+    ``environment`` says, by a replica's name, what to add to its environment: asked again at each start.
+    ``start_failure`` is set when a replica could not be started in the first place. ``dashboard`` is the URL for the
+    cluster file.
     """
 
     def __init__(
@@ -55,12 +58,16 @@ class Cluster:
         output: Listener,
         engine: Engine,
         environment: Callable[[str], Mapping[str, str]],
+        faults: Faults | None = None,
     ) -> None:
         self.start_failure: tuple[Keeper, Fatal] | None = None
         self.all_failed = trio.Event()
+        self.faults = Faults(config.mesh_latency) if faults is None else faults
+        self.dashboard: str | None = None
         self._config = config
         self._state = state
         self._output = output
+        self._environment = environment
         self._token = secrets.token_urlsafe(32)
         self._name = f"local-{secrets.token_hex(4)}"
         self._pid = os.getpid()
@@ -69,11 +76,9 @@ class Cluster:
         self._news = trio.Event()
         self._is_ready = False
         self._lost_at: dict[str, float] = {}
-        self.keepers = tuple(
-            Keeper(self._spec(index, name, environment(name)), engine, self) for index, name in enumerate(config.names)
-        )
+        self.keepers = tuple(Keeper(self._spec(index, name), engine, self) for index, name in enumerate(config.names))
 
-    def _spec(self, index: int, name: str, environment: Mapping[str, str]) -> ReplicaSpec:
+    def _spec(self, index: int, name: str) -> ReplicaSpec:
         config = self._config
         return ReplicaSpec(
             name=name,
@@ -84,8 +89,6 @@ class Cluster:
             token=self._token,
             slots=config.slots,
             drain_timeout=config.drain_timeout,
-            mesh_latency=str(config.mesh_latency) if config.mesh_latency else None,
-            environment=environment,
         )
 
     @asynccontextmanager
@@ -129,6 +132,36 @@ class Cluster:
         async with trio.open_nursery() as nursery:
             for keeper in self.keepers:
                 nursery.start_soon(drain, keeper)
+
+    @property
+    def drain_timeout(self) -> float:
+        """Seconds that running calls may take when a replica drains."""
+        return self._config.drain_timeout
+
+    def check_names(self, spec: LatencySpec) -> None:
+        """Raises ``BadOption`` for a latency that names a replica which is none."""
+        self._config.check_latency(spec, "spec")
+
+    async def linked_within(self, keeper: Keeper, seconds: float) -> bool:
+        """Wait until the replica is up and linked to all others that are; False when it takes longer."""
+        with trio.move_on_after(seconds):
+            while not self._is_up_and_linked(keeper):
+                await self._news.wait()
+            return True
+        return False
+
+    def _is_up_and_linked(self, keeper: Keeper) -> bool:
+        if keeper.state != "up" or keeper.status is None:
+            return False
+        links = keeper.status["links"]
+        others = [other for other in self.keepers if other.state == "up" and other is not keeper and not other.frozen]
+        cut = self.faults.cut_from(keeper.name)
+        return all(
+            (other.name in links and links[other.name]["up"])
+            or other.name in cut
+            or keeper.name in self.faults.cut_from(other.name)
+            for other in others
+        )
 
     async def executions(self) -> int:
         """How many handlers have started at all replicas, asked just now."""
@@ -175,6 +208,12 @@ class Cluster:
             if all(other.state == "failed" for other in self.keepers):
                 self.all_failed.set()
 
+    def left(self, keeper: Keeper) -> None:
+        """See ``Owner``."""
+        self._lost_at.setdefault(keeper.name, trio.current_time())
+        if keeper.state == "drained":
+            self._output.event({"event": "replica_drained", "replica": keeper.name, "pid": keeper.pid})
+
     def never_came_up(self, keeper: Keeper, fatal: Fatal) -> None:
         """See ``Owner``."""
         if self.start_failure is None:
@@ -192,8 +231,12 @@ class Cluster:
         self._news.set()
         self._news = trio.Event()
 
-    def peers(self) -> Mapping[str, str]:
+    def present(self, spec: ReplicaSpec) -> ReplicaSpec:
         """See ``Owner``."""
+        return replace(self.faults.present(spec), peers={**self.peers()}, environment=self._environment(spec.name))
+
+    def peers(self) -> Mapping[str, str]:
+        """The addresses of all replicas by name, as far as they are known."""
         return {keeper.name: self._url(keeper) for keeper in self.keepers if keeper.url is not None}
 
     def _is_linked(self, status: dict[str, Any] | None) -> bool:
@@ -209,7 +252,9 @@ class Cluster:
     def address(self) -> ClusterAddress:
         """What a client needs to connect. Only when ``ready``."""
         replicas = tuple(ReplicaAddress(self._url(keeper), keeper.name, keeper.pid) for keeper in self.keepers)
-        return ClusterAddress(replicas, self._name, self._token, str(self._state.cluster_file), self._pid, None)
+        return ClusterAddress(
+            replicas, self._name, self._token, str(self._state.cluster_file), self._pid, self.dashboard
+        )
 
     def _write(self) -> None:
         self._state.write(self.address())

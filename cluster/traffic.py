@@ -3,9 +3,10 @@
 Calls are sent at the times of a Poisson process, whatever became of those before, and each latency counts from the
 *intended* time of sending: a replica that stops, or a client that is late, hides nothing.
 
-Control messages: ``{"do": "drive", …}`` first (``TrafficSpec``) and perhaps ``{"do": "stop"}`` later; answers
-``{"event": "progress", …}`` each half second and ``{"event": "traffic", …}`` at the end (see ``cluster.summary``).
-When the launcher is gone, so is this program.
+Control messages: ``{"do": "drive", …}`` first (``TrafficSpec``), then perhaps ``{"do": "adjust", "load": {…}}``
+(``Load``) and ``{"do": "stop"}``; answers ``{"event": "progress", …}`` each half second, ``{"event": "client",
+"snapshot", "recently"}`` each second (what the client knows, docs/operating.md, and ``cluster.recently``) and
+``{"event": "traffic", …}`` at the end (see ``cluster.summary``). When the launcher is gone, so is this program.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
 
 import trio
 
-from cluster.config import policy_by_name
 from cluster.engines.local import die_with_launcher, take_control_pipes
 from cluster.histogram import Histogram
 from cluster.lines import LineSender, MessageReader, read_first_line
+from cluster.load import Load, TrafficSpec
+from cluster.recently import Recently
 from tiedreq.errors import CallError, TiedreqError
 from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
@@ -36,6 +37,8 @@ log = logging.getLogger("traffic")
 CALL_TIMEOUT = 10.0
 STOP_SECONDS = 2.0
 PROGRESS_SECONDS = 0.5
+RECENT_CALLS = 64
+POLICIES_SHOWN_MAX = 8
 SEARCH_SHARE = 0.2
 WORK = "work"
 MIX = "lookup and search"
@@ -58,31 +61,6 @@ SEARCHES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficSpec:
-    """What to drive: ``rate`` calls/s to the cluster of ``cluster_file``, for ``duration`` seconds or until stopped.
-
-    ``work``: all calls go to the demo's artificial work; otherwise to ``lookup`` and ``search``.
-    """
-
-    cluster_file: str
-    rate: float
-    policy: str
-    backup_after: float | None
-    duration: float | None
-    work: bool
-    seed: int
-
-    def message(self) -> dict[str, Any]:
-        """The first control message."""
-        return {"do": "drive", **asdict(self)}
-
-    @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> TrafficSpec:
-        """What ``message()`` wrote."""
-        return cls(**{name: value for name, value in message.items() if name != "do"})
-
-
 class Traffic:
     """One run of traffic and what came of it."""
 
@@ -90,7 +68,11 @@ class Traffic:
         self.generating = trio.CancelScope()
         self._spec = spec
         self._client = client
-        self._policy = policy_by_name(spec.policy, backup_after=spec.backup_after)
+        self._load = spec.load
+        self._policy = spec.load.policy_value
+        self._policies = [spec.load.policy]
+        self._adjusted = trio.Event()
+        self.recently = Recently()
         self._random = Random(f"{spec.seed}/traffic")
         self._latencies = Histogram()
         self._sent = 0
@@ -110,35 +92,50 @@ class Traffic:
             if self.generating.cancelled_caught:
                 nursery.cancel_scope.deadline = trio.current_time() + STOP_SECONDS
 
+    def adjust(self, load: Load) -> None:
+        """From now on drive this load; calls under way go on as they were sent."""
+        if load.policy != self._policies[-1]:
+            self._policies = [*self._policies, load.policy][-POLICIES_SHOWN_MAX:]
+        self._load, self._policy = load, load.policy_value
+        self._adjusted.set()
+        self._adjusted = trio.Event()
+
     async def _generate(self, nursery: trio.Nursery) -> None:
         end = math.inf if self._spec.duration is None else self._began + self._spec.duration
-        intended = self._began
-        while (intended := intended + self._random.expovariate(self._spec.rate)) < end:
-            await trio.sleep_until(intended)
-            self._sent += 1
-            self._intended = intended
-            nursery.start_soon(self._call, intended, *self._next_call())
-        await trio.sleep_until(end)
-        self._intended = end
+        last = self._began
+        while last < end:
+            rate = self._load.rate
+            intended = last + self._random.expovariate(rate) if rate > 0 else math.inf
+            with trio.CancelScope(deadline=min(intended, end)):
+                await self._adjusted.wait()
+                last = self._intended = trio.current_time()  # a Poisson process has no memory: draw anew from here
+                continue
+            last = self._intended = min(intended, end)
+            if intended < end:
+                self._sent += 1
+                nursery.start_soon(self._call, intended, *self._next_call())
 
     def _next_call(self) -> tuple[str, Any]:
-        if self._spec.work:
+        if self._load.work:
             return WORK, None
         if self._random.random() < SEARCH_SHARE:
             return "search", {"query": self._random.choice(SEARCHES)}
         return "lookup", {"name": self._random.choice(LOOKUPS)}
 
     async def _call(self, intended: float, method: str, args: Any) -> None:
+        answered = False
         try:
             reply = await self._client.request(method, args, policy=self._policy, timeout=CALL_TIMEOUT)
         except TiedreqError as error:
             started = _started(error.attempts) if isinstance(error, CallError) else 0
             self._count_error(error)
         else:
+            answered = True
             self._answered += 1
             started = max(1, _started(reply.attempts))
         self._ended = trio.current_time()
         self._latencies.add(self._ended - intended)
+        self.recently.add(method, self._ended, self._ended - intended, started, answered)
         self._executed += started > 0
         self._duplicates += started > 1
 
@@ -155,9 +152,9 @@ class Traffic:
         span = self._intended - self._began
         percentiles = {"p50_ms": 50.0, "p99_ms": 99.0, "p999_ms": 99.9}
         return {
-            "policy": self._spec.policy,
-            "method": WORK if self._spec.work else MIX,
-            "rate": self._spec.rate,
+            "policy": ", then ".join(self._policies),
+            "method": WORK if self._load.work else MIX,
+            "rate": self._load.rate,
             "seconds": round(seconds, 3),
             "calls": self._latencies.count,
             "errors": sum(self._errors.values()),
@@ -189,7 +186,7 @@ async def _run(spec: TrafficSpec, commands: int, answers: int, rest: bytes) -> i
         async with connect(spec.cluster_file) as client, trio.open_nursery() as nursery:
             traffic = Traffic(spec, client)
             nursery.start_soon(_obey, lines, traffic)
-            nursery.start_soon(_report, traffic, sender)
+            nursery.start_soon(_report, traffic, client, sender)
             await traffic.drive()
             nursery.cancel_scope.cancel()
     except TiedreqError as error:
@@ -200,18 +197,27 @@ async def _run(spec: TrafficSpec, commands: int, answers: int, rest: bytes) -> i
 
 
 async def _obey(lines: AsyncIterator[dict[str, Any]], traffic: Traffic) -> None:
-    """Stop when told to; when the launcher is gone, at once."""
+    """Adjust and stop when told to; when the launcher is gone, at once."""
     async for message in lines:
-        if message != {"do": "stop"}:
-            raise ValueError(f"unknown control message {str(message)[:200]}")
-        traffic.generating.cancel()
+        match message:
+            case {"do": "adjust", "load": dict(load)}:
+                traffic.adjust(Load(**load))
+            case {"do": "stop"}:
+                traffic.generating.cancel()
+            case _:
+                raise ValueError(f"unknown control message {str(message)[:200]}")
     os._exit(1)
 
 
-async def _report(traffic: Traffic, sender: LineSender) -> None:
+async def _report(traffic: Traffic, client: Client, sender: LineSender) -> None:
     while True:
-        await trio.sleep(PROGRESS_SECONDS)
-        await sender.send({"event": "progress", **traffic.report()})
+        for _ in range(2):
+            await trio.sleep(PROGRESS_SECONDS)
+            await sender.send({"event": "progress", **traffic.report()})
+        assert client.observer is not None
+        snapshot = client.observer.snapshot(recent=RECENT_CALLS)
+        recently = traffic.recently.view(trio.current_time())
+        await sender.send({"event": "client", "snapshot": snapshot, "recently": recently})
 
 
 def _started(attempts: tuple[Attempt, ...]) -> int:

@@ -8,11 +8,13 @@ ending: children die with the launcher, also when it is killed.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -21,14 +23,21 @@ import click
 import trio
 
 from cluster.config import UpConfig
+from cluster.control import Operator
+from cluster.control_file import ControlAddress, write_control_file
+from cluster.control_socket import serve_control
 from cluster.demo.index import IndexUnavailable, build_index
+from cluster.demo_state import DemoState
 from cluster.drive import TrafficDriver
 from cluster.engines import engine_by_name
+from cluster.faults import Faults
+from cluster.load import Load, TrafficSpec
 from cluster.output import Output, paste_line
 from cluster.state import CLUSTER_FILE, StateDirectory, StateInUse, hold
 from cluster.supervisor import Cluster
 from cluster.upoptions import read_options
 from tiedreq.clusterfile import DEFAULT_PATH
+from tiedreq.units import LatencySpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,24 +98,26 @@ async def run(config: UpConfig, output: Output) -> int:
 async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, stopping: Stopping) -> int:
     with stopping.until_asked():
         try:
-            environment = await _prepare(config, state)
+            await _prepare(config, state)
         except IndexUnavailable as error:
             output.note(str(error))
             return 1
     if stopping.reason:
         return _stopped(output, 0, stopping.reason)
-    cluster = Cluster(config, state, output, engine_by_name(config.engine), environment)
+    cluster, demo = _cluster(config, state, output)
     driver = _driver(config, state, output, cluster)
+    operator = Operator(cluster, demo, driver)
     code, reason = 0, ""
     async with cluster.running():
         with stopping.until_asked():
             if not await cluster.ready():
                 return _start_failure(cluster, output)
-            output.event(_ready_event(config), try_line=_try_line(config))
         if stopping.reason:
             await cluster.drain()
             return _stopped(output, 0, stopping.reason)
         async with trio.open_nursery() as nursery:
+            await _open_control(state, operator, output, nursery)
+            output.event(_ready_event(config), try_line=_try_line(config))
             if driver is not None:
                 nursery.start_soon(driver.run)
             if output.wants_table:
@@ -120,43 +131,45 @@ async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, 
     return _stopped(output, code, stopping.reason or reason)
 
 
-async def _prepare(config: UpConfig, state: StateDirectory) -> Callable[[str], Mapping[str, str]]:
-    """What replicas need before they start; the environment of each, by its name."""
-    if not config.is_demo:
-        return lambda name: {}
-    from cluster.demo.settings import SERVICE_DEFAULT, DemoSettings
+async def _prepare(config: UpConfig, state: StateDirectory) -> None:
+    """Make what replicas need before they start."""
+    if config.is_demo:
+        await trio.to_thread.run_sync(build_index, state.index.absolute(), abandon_on_cancel=True)
 
-    await trio.to_thread.run_sync(build_index, state.index.absolute(), abandon_on_cancel=True)
+
+def _cluster(config: UpConfig, state: StateDirectory, output: Output) -> tuple[Cluster, DemoState | None]:
+    """The cluster, whose links can be shaped at any time, and the state of the demo's work if it runs the demo."""
+    demo = DemoState(config, state.index.absolute()) if config.is_demo else None
+    config = replace(config, mesh_latency=config.mesh_latency or LatencySpec())
+    faults = Faults(config.mesh_latency)
 
     def environment(name: str) -> Mapping[str, str]:
-        settings = DemoSettings(
-            index=state.index.absolute(),
-            replica=name,
-            service=config.demo.service or SERVICE_DEFAULT,
-            slow=config.demo.slow,
-            pause=config.demo.pause,
-            seed=config.seed,
-        )
-        return settings.environment()
+        return {} if demo is None else demo.environment(name, faults)
 
-    return environment
+    return Cluster(config, state, output, engine_by_name(config.engine), environment, faults), demo
 
 
 def _driver(config: UpConfig, state: StateDirectory, output: Output, cluster: Cluster) -> TrafficDriver | None:
+    """The traffic, if any can be driven. Without ``--rate`` it waits until an operator wants some."""
     traffic = config.traffic
-    if traffic is None:
+    if not config.is_demo:
         return None
-    message = {
-        "do": "drive",
-        "cluster_file": str(state.cluster_file.absolute()),
-        "rate": traffic.rate,
-        "policy": traffic.policy,
-        "backup_after": traffic.backup_after,
-        "duration": traffic.duration,
-        "work": config.demo.is_set,
-        "seed": config.seed,
-    }
-    return TrafficDriver(message, output, cluster.executions)
+    if traffic is None:
+        load, duration = Load(), None
+    else:
+        after = traffic.backup_after
+        load = Load(rate=traffic.rate, policy=traffic.policy, backup_after=after, work=config.demo.is_set)
+        duration = traffic.duration
+    spec = TrafficSpec(str(state.cluster_file.absolute()), load, duration, config.seed)
+    return TrafficDriver(spec, output, cluster.executions, begin=traffic is not None)
+
+
+async def _open_control(state: StateDirectory, operator: Operator, output: Output, nursery: trio.Nursery) -> None:
+    """Let ``cluster.ctl`` in."""
+    token = secrets.token_urlsafe(32)
+    write_control_file(state.path, ControlAddress(os.getpid(), token))
+    if not await nursery.start(serve_control, state.path, token, operator):
+        output.note("there is no control socket: the path of the state directory is too long, or it can't be made")
 
 
 async def _attend(cluster: Cluster, driver: TrafficDriver | None) -> tuple[int, str]:

@@ -21,6 +21,7 @@ from typing import Any
 import trio
 
 import tiedreq
+from cluster.demo import live
 from cluster.demo.arguments import Arguments
 from cluster.demo.library import Library, QuerySyntaxError
 from cluster.demo.settings import DemoSettings
@@ -63,6 +64,7 @@ async def lifespan() -> AsyncIterator[Demo]:
             seed=settings.seed,
             stream=settings.replica,
         )
+        live.attach(workload)
         yield Demo(library, workload)
     finally:
         library.close()

@@ -31,16 +31,21 @@ class WorkDone:
 class Workload:
     """The artificial work of one replica. Make it inside Trio: the first pause's interval counts from then.
 
-    ``stream`` names the replica's random streams together with ``seed``.
+    ``stream`` names the replica's random streams together with ``seed``. ``law`` and ``slow_factor`` may be changed at
+    any time, for the executions that begin from then on.
     """
 
     def __init__(self, law: ServiceLaw, *, slow_factor: float, pause: PauseSpec | None, seed: int, stream: str) -> None:
         self.law = law
-        self._slow_factor = slow_factor
+        self.slow_factor = slow_factor
         self._times = Random(f"{seed}/{stream}/service")
-        self._pauses = (
-            PauseSchedule(pause, Random(f"{seed}/{stream}/pause"), begin=trio.current_time()) if pause else None
-        )
+        self._pause_times = Random(f"{seed}/{stream}/pause")
+        self._pauses: PauseSchedule | None = None
+        self.set_pause(pause)
+
+    def set_pause(self, pause: PauseSpec | None) -> None:
+        """From now on there are these pauses, or none, for the executions that begin from then on."""
+        self._pauses = PauseSchedule(pause, self._pause_times, begin=trio.current_time()) if pause else None
 
     async def run(self, law: ServiceLaw, units: int, *, at_most: float) -> WorkDone:
         """Take ``units`` service times of ``law``, one after the other, and this replica's slowness.
@@ -48,7 +53,7 @@ class Workload:
         ``at_most`` (seconds) is how long anyone waits for it: longer work is not planned to its end.
         """
         begin = trio.current_time()
-        work = self._slow_factor * sum(law.sample(self._times) for _ in range(units))
+        work = self.slow_factor * sum(law.sample(self._times) for _ in range(units))
         work = max(0.0, min(work, at_most))
         end = begin + work if self._pauses is None else self._pauses.end_of(work, begin=begin)
         await trio.sleep_until(end)

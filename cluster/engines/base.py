@@ -18,7 +18,8 @@ from typing import Any, Protocol
 class ReplicaSpec:
     """What a replica is to be. ``port`` 0: any free one. ``mesh_latency`` and durations as in ``tiedreq.units``.
 
-    ``environment`` is added to the launcher's own; ``host`` is where it listens.
+    ``environment`` is added to the launcher's own; ``host`` is where it listens. Nothing that it sends reaches the
+    peers in ``blocked``; every execution takes ``slow`` times as long.
     """
 
     name: str
@@ -31,6 +32,8 @@ class ReplicaSpec:
     drain_timeout: float
     mesh_latency: str | None = None
     peers: Mapping[str, str] = field(default_factory=dict)
+    blocked: tuple[str, ...] = ()
+    slow: float = 1.0
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
@@ -60,6 +63,12 @@ class ReplicaProcess(Protocol):
 
     def log(self) -> AsyncIterator[str]:
         """The lines it logs, until it has ended."""
+
+    def freeze(self) -> None:
+        """Stop it where it is, as SIGSTOP does. Synchronous; harmless when ended."""
+
+    def thaw(self) -> None:
+        """Let it go on. Synchronous; harmless when ended, or not frozen."""
 
     async def ended(self) -> str:
         """Wait until it has ended by itself; in words, how."""

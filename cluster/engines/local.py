@@ -72,6 +72,14 @@ class Program:
         """See ``ReplicaProcess``."""
         return LogReader(self._log)
 
+    def freeze(self) -> None:
+        """See ``ReplicaProcess``."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """See ``ReplicaProcess``."""
+        self._signal_all(signal.SIGCONT)
+
     async def ended(self) -> str:
         """See ``ReplicaProcess``. The end of a pipe would not do: a grandchild may hold it open."""
         while not self._has_ended():  # noqa: ASYNC110 -- the kernel tells nobody but who asks
@@ -101,11 +109,16 @@ class Program:
         except ChildProcessError:  # whoever started the launcher told the kernel to reap its children
             return True
 
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Signal the whole process group. Not once it was reaped: then the group's number may be another's."""
+        if self._popen.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
     def _finish(self) -> None:
         """Kill the whole process group and reap the child."""
         if self._popen.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self._signal_all(signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, which ends it when it can
                 self._popen.wait(REAP_SECONDS)
 
