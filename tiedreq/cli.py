@@ -1,4 +1,4 @@
-"""The console command ``tiedreq``: ``serve`` one replica, ``call`` a method, ask for ``status``.
+"""The console command ``tiedreq``: ``serve`` one replica, ``call`` a method, ask for ``status``, ``explain`` a call.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 it ran and failed, 2 bad usage
 or a service that can't be imported, 130 interrupted. This module reads the command line; what the commands do is in
@@ -53,6 +53,7 @@ def command() -> None:
 @click.option("--tls-ca", type=FILE, help="Trust peers with certificates of this authority (PEM).")
 @click.option("--cluster", default="tiedreq", show_default=True, metavar="NAME", help="The cluster's name.")
 @click.option("--drain-timeout", type=DURATION, default="10s", show_default=True, help="For what runs, at the end.")
+@click.option("--metrics", metavar="HOST:PORT", help="Show health, metrics and more over HTTP: 127.0.0.1:9100.")
 @click.option("--debug", is_flag=True, help="Tell callers the text of unexpected exceptions.")
 def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca: Path, **options: Any) -> int:
     """Run one replica of a service: MODULE:SERVICE, where the current directory is importable.
@@ -64,7 +65,9 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
         --peers b=wss://host-b:7000 --token-file token --tls-cert cert.pem --tls-key key.pem
     """
     from tiedreq.commands import run_serve
+    from tiedreq.observe.options import Observe
 
+    metrics = options.pop("metrics")
     token_file = options.pop("token_file")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
@@ -77,6 +80,7 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
         token=read_token(token_file),
         ssl_context=server_tls(tls_cert, tls_key) if tls_cert is not None else None,
         peer_ssl_context=client_tls(tls_ca, known.values()),
+        observe=Observe(listen=metrics),
         **options,
     )
 
@@ -150,6 +154,45 @@ def status(as_json: bool, timeout: float, **options: Any) -> int:
     from tiedreq.commands import run_status
 
     return run_status(_read_where(**options), as_json=as_json, timeout=timeout)
+
+
+@command.command()
+@click.argument("call_id", required=False)
+@_where
+@click.option("--client", "clients", multiple=True, metavar="URL", help="Ask this client too: http://127.0.0.1:9200.")
+@click.option(
+    "--perfetto",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write the timeline for ui.perfetto.dev.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The timeline, or the list of calls, as JSON.")
+@click.option("--timeout", type=TIMEOUT, default="3s", show_default=True)
+def explain(
+    call_id: str | None,
+    clients: Sequence[str],
+    perfetto: Path | None,
+    as_json: bool,
+    timeout: float,
+    **options: Any,
+) -> int:
+    """Show what became of every copy of the call CALL_ID: a bar for each, then moment by moment.
+
+    Replicas are asked for what they remember, and clients on this host that show themselves: those announced beside
+    the cluster file, and those named with --client. Memories are short: ask soon. Without CALL_ID, the slowest calls
+    that these clients remember are listed.
+
+    \b
+    tiedreq explain 0f3a6c1e9b2d4857-42 --perfetto call.json
+    """
+    from tiedreq.commands import ExplainOptions, run_explain
+
+    if call_id is None and perfetto is not None:
+        raise click.UsageError("--perfetto: of which call? CALL_ID is missing")
+    explain_options = ExplainOptions(
+        call_id=call_id, clients=tuple(clients), perfetto=perfetto, as_json=as_json, timeout=timeout
+    )
+    return run_explain(_read_where(**options), explain_options)
 
 
 def _read_where(

@@ -1,4 +1,4 @@
-"""What the commands of ``tiedreq`` do: run one replica, make one call, show how replicas are.
+"""What the commands of ``tiedreq`` do: run one replica, make one call, show how replicas are and what a call did.
 
 Each returns the exit code. Errors of the library become one line on standard error; ``UsageError`` goes up to
 ``tiedreq.cli``. Not for the command line itself.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import ipaddress
 import json
 import logging
 import os
@@ -16,22 +15,28 @@ import ssl
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from tiedreq.clusterfile import resolve
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
-from tiedreq.errors import CallError, ConnectError, RemoteFailure, TiedreqError, UsageError
+from tiedreq.errors import BadOption, CallError, ConnectError, RemoteFailure, TiedreqError, UsageError
 from tiedreq.loading import AppError, load_service
-from tiedreq.net.addresses import parse_address
+from tiedreq.net.addresses import is_loopback, parse_address
 from tiedreq.net.connecting import connect
 from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.reply import Attempt
 from tiedreq.runner import drain_on_signals
 from tiedreq.service import Service
 
+if TYPE_CHECKING:
+    from tiedreq.observe.explain import Timeline
+    from tiedreq.observe.snapshot import CallView
+
+CALLS_LISTED = 20
 TABLE_WIDTH = 140
 """Where there is no terminal."""
 
@@ -72,7 +77,7 @@ def _serve_failure(error: BaseException, listen: str) -> int:
     if isinstance(error, UsageError):
         raise error
     if isinstance(error, OSError) and error.errno is not None:
-        say(f"can't listen at {listen}: {os.strerror(error.errno).lower()}")
+        say(f"can't listen at {error.filename or listen}: {os.strerror(error.errno).lower()}")
     elif isinstance(error, Exception):
         say("".join(traceback.format_exception(error)).rstrip())
     else:
@@ -188,6 +193,88 @@ async def _status(where: Where, as_json: bool, timeout: float) -> int:
     return 0
 
 
+# ---- explain ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """Which call to explain (None: list calls), whom to ask besides the replicas, and how to show it."""
+
+    call_id: str | None
+    clients: tuple[str, ...]
+    perfetto: Path | None
+    as_json: bool
+    timeout: float
+
+
+def run_explain(where: Where, options: ExplainOptions) -> int:
+    """Show the timeline of a call, or the slowest calls that clients remember."""
+    from tiedreq.observe.announce import check_observe_url
+    from tiedreq.observe.stories import parse_call_id
+
+    if options.call_id is not None and parse_call_id(options.call_id) is None:
+        raise BadOption(f"CALL_ID: {options.call_id!r} is not 16 hexadecimal digits, a dash, and a number")
+    urls = [check_observe_url(url) for url in options.clients]
+    return _talk(functools.partial(_explain_call, where, options, urls))
+
+
+async def _explain_call(where: Where, options: ExplainOptions, urls: list[str]) -> int:
+    from tiedreq.observe.announce import DIRECTORY, announced_clients
+    from tiedreq.observe.ask import Memories
+
+    address = resolve(where.replicas)
+    if Path(address.source).is_file():
+        urls = list(dict.fromkeys([*urls, *announced_clients(Path(address.source).parent / DIRECTORY).values()]))
+    token = where.token if where.token is not None else address.token
+    async with connect(
+        where.replicas,
+        token=where.token,
+        cluster=where.cluster,
+        ssl_context=where.tls(where.urls()),
+        timeout=options.timeout,
+        observe=None,
+    ) as client:
+        memories = Memories(client, urls, token=token, timeout=options.timeout)
+        if options.call_id is None:
+            code = _show_calls(await memories.recent(), options, asked=len(urls))
+        else:
+            code = _show_timeline(await memories.explain(options.call_id), options)
+    for line in memories.told:
+        say(line)
+    return code
+
+
+def _show_calls(calls: list[CallView], options: ExplainOptions, *, asked: int) -> int:
+    if not asked:
+        say("no client on this host shows itself; name one with --client, or name a call")
+        return 1
+    slowest = sorted(calls, key=lambda call: call["latency"], reverse=True)[:CALLS_LISTED]
+    if options.as_json:
+        print(to_json(slowest), flush=True)
+        return 0
+    for call in slowest:
+        ends = ", ".join(f"{copy['replica']} {copy['end']}" for copy in call["copies"])
+        milliseconds = f"{1000 * call['latency']:10.3f} ms"
+        print(f"{call['call_id']:<28} {milliseconds}  {call['method']} {call['outcome']} ({ends})", flush=True)
+    return 0
+
+
+def _show_timeline(found: Timeline | None, options: ExplainOptions) -> int:
+    from tiedreq.observe.explain import as_perfetto, as_text
+
+    if found is None:
+        say(f"nobody remembers call {options.call_id}: it never was, it is too long ago, or its replica has restarted")
+        return 1
+    if options.perfetto is not None:
+        try:
+            options.perfetto.write_text(json.dumps(as_perfetto(found), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            say(f"{options.perfetto}: can't be written: {error.strerror}")
+            return 1
+    print(to_json(asdict(found)) if options.as_json else as_text(found), flush=True)
+    return 0
+
+
 def _talk(program: Callable[[], Any]) -> int:
     """Run ``program`` on Trio; an error of the library becomes one line, and its log is for programs that run on."""
     logging.getLogger("tiedreq").addHandler(logging.NullHandler())
@@ -231,14 +318,6 @@ def _unusual(value: Any) -> Any:
 def one_line(text: str) -> str:
     """``text`` without line breaks."""
     return " ".join(text.split())
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this host reaches what listens at ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def say(text: str) -> None:

@@ -170,4 +170,4 @@ async def test_status_is_plain_and_asked_over_the_wire(autojump_clock: MockClock
         cluster.network.heal()
         with trio.move_on_after(0) as scope:
             await client.replica_status()
-        assert scope.cancelled_caught and not client._waiting_for_status
+        assert scope.cancelled_caught and not client._inquiries._waiting

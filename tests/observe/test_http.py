@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from tiedreq.observe.http import HEAD_BYTES_MAX, Guard, Request, Response, _Server, is_loopback, serve_http
+from tiedreq.net.addresses import is_loopback
+from tiedreq.observe.http import HEAD_BYTES_MAX, Guard, Request, Response, _Server, serve_http
 
 GET = b"GET /here?a=1 HTTP/1.1\r\nHost: localhost:1\r\n\r\n"
 

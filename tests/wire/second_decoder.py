@@ -232,7 +232,7 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
         },
     ),
     25: ("Report", {"notice_latencies": distinct(256, row(name, duration))}),
-    26: ("Inquiry", {"number": u64}),
+    26: ("Inquiry", {"number": u64, "about": line(0, 128)}),
     27: ("Status", {"number": u64, "payload": payload}),
     40: ("Started", {"copy": copy, "remaining": duration, "load": or_nil(load)}),
     41: ("Next", {"copy": copy, "remaining": duration}),

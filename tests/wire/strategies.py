@@ -151,7 +151,7 @@ BY_TYPE: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Claim: st.builds(m.Claim, copies, u64, u64),
     m.Granted: st.builds(m.Granted, copies),
     m.Denied: st.builds(m.Denied, copies, st.booleans()),
-    m.Inquiry: st.builds(m.Inquiry, u64),
+    m.Inquiry: st.builds(m.Inquiry, u64, st.just("") | names),
     m.Status: st.builds(m.Status, u64, payloads),
 }
 """One strategy per message."""

@@ -156,9 +156,13 @@ class Denied(NamedTuple):
 
 
 class Inquiry(NamedTuple):
-    """From a client: how is this replica? Answered with ``Status``, whatever waits in the queue."""
+    """From a client: how is this replica? Answered with ``Status``, whatever waits in the queue.
+
+    ``about`` asks for more than the status: what a replica does not know it answers with its status.
+    """
 
     number: int
+    about: str = ""
 
 
 class Status(NamedTuple):

@@ -5,6 +5,7 @@ Hosts may be names, IPv4 or IPv6 literals (in brackets where a port follows); an
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -40,6 +41,14 @@ def parse_address(text: str) -> Address:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise BadOption(f"address {text!r} must be host:port with a port from 0 to 65535")
     return Address(host, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """True when only this host reaches what listens at ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def parse_url(url: str) -> Target:

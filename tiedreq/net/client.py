@@ -12,7 +12,6 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import trio
@@ -39,7 +38,7 @@ from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.link_table import LinkState
-from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Inquiry, Message, Report, Result, Started, Status
+from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Message, Report, Result, Started, Status
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Auto, Hedged, Plain, Policy, Tied, check_policy
 from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
@@ -47,6 +46,7 @@ from tiedreq.errors import ConnectError, Overloaded, TooLarge, UnknownMethod, Un
 from tiedreq.net.arguments import Accept, check_accept, check_key, check_metadata
 from tiedreq.net.bell import Bell
 from tiedreq.net.current import current_execution
+from tiedreq.net.inquiries import Inquiries
 from tiedreq.net.link import Link
 from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
 from tiedreq.net.opencall import Answered, OpenCall
@@ -90,8 +90,7 @@ class Client(LinkOwner):
         self._timers: list[tuple[float, int]] = []
         self._timer_bell = Bell()
         self._met_methods: dict[str, MethodInfo] = {}
-        self._inquiries = 0
-        self._waiting_for_status: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
+        self._inquiries = Inquiries(wire_limits)
         self._closed = False
         self.observer: ClientObserver | None = None
         self.arrivals = Bell()
@@ -297,34 +296,14 @@ class Client(LinkOwner):
 
         A replica that does not answer within ``timeout`` seconds is left out.
         """
-        self._inquiries += 1
-        number = self._inquiries
-        asked = [link for link in self._links.values() if link.send(Inquiry(number))]
-        if not asked:
-            return {}
-        send, receive = trio.open_memory_channel[dict[str, Any]](len(asked))
-        self._waiting_for_status[number] = send
-        found: dict[str, dict[str, Any]] = {}
-        try:
-            with trio.move_on_after(timeout):
-                for _ in asked:
-                    status = await receive.receive()
-                    found[str(status.get("name"))] = status
-        finally:
-            del self._waiting_for_status[number]
-        return dict(sorted(found.items()))
+        return await self._inquiries.ask(self._links.values(), "", timeout)
 
-    def _status_arrived(self, message: Status) -> None:
-        channel = self._waiting_for_status.get(message.number)
-        if channel is None:
-            return
-        try:
-            status = decode_payload(message.payload, self._wire_limits)
-        except RemoteViolation:
-            return
-        if isinstance(status, dict):
-            with suppress(trio.WouldBlock):
-                channel.send_nowait(status)
+    async def inquire(self, about: str, *, timeout: float = 2.0) -> dict[str, dict[str, Any]]:
+        """What each connected replica says about ``snapshot`` or ``call:CALL_ID``, by name; as ``replica_status``.
+
+        An answer without ``"about"`` is of a replica that does not know the question, or observes nothing.
+        """
+        return await self._inquiries.ask(self._links.values(), about, timeout)
 
     # ---- core and commands ------------------------------------------------------------------------------------
 
@@ -455,7 +434,7 @@ class Client(LinkOwner):
             elif isinstance(message, Report):
                 view.notice_latencies = dict(message.notice_latencies)
             elif isinstance(message, Status):
-                self._status_arrived(message)
+                self._inquiries.arrived(message)
 
     def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
         copy = message.copy

@@ -270,7 +270,8 @@ class ReplicaServer(LinkOwner):
         try:
             for message in messages:
                 if client and isinstance(message, Inquiry):
-                    link.send(Status(message.number, encode_payload(self.status())))
+                    told = self.observer.told(message.about) if self.observer is not None else None
+                    link.send(Status(message.number, encode_payload(told or self.status())))
                     continue
                 event = _caller_event(link_id, message) if client else _peer_event(link_id, message)
                 if event is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tiedreq.observe.announce import announced
 from tiedreq.observe.client import ClientObserver
 from tiedreq.observe.options import Observe
 from tiedreq.observe.replica import ReplicaObserver
@@ -62,5 +63,6 @@ async def watch_client(
                     return "" if client.stats()["replicas"] else "no replica is connected"
 
                 observer.url = await nursery.start(partial(show, observer, observe.listen, token=token, ready=ready))
-            task_status.started()
-            await trio.sleep_forever()
+            with announced(observe.announce, f"{client.nonce:016x}", observer.url or ""):
+                task_status.started()
+                await trio.sleep_forever()

@@ -9,7 +9,6 @@ share one.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +17,7 @@ import trio
 from tiedreq.core.commands import Outcome
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyId
+from tiedreq.observe import clock
 from tiedreq.observe.histogram import Histogram
 from tiedreq.observe.lag import LoopLag
 from tiedreq.observe.snapshot import VERSION, CallView, ClientMethodView, ClientSnapshot, CopyView, process_view
@@ -129,13 +129,13 @@ class ClientObserver:
         replicas, learned, in_flight = stats.pop("replicas"), stats.pop("learned"), stats.pop("in_flight")
         for replica in replicas.values():
             replica["incarnation"] = f"{replica['incarnation']:016x}"
-        offset = _offset()
+        offset = clock.offset()
         latest = list(self.calls)[-recent:] if recent > 0 else []
         return ClientSnapshot(
             version=VERSION,
             kind="client",
             client=f"{self._client.nonce:016x}",
-            time=time.time(),
+            time=offset + trio.current_time(),
             uptime=trio.current_time() - self._began,
             in_flight=in_flight,
             counters=stats,
@@ -156,20 +156,15 @@ class ClientObserver:
 
     def view(self, record: CallRecord) -> CallView:
         """A record as plain values."""
-        return call_view(record, _offset())
+        return call_view(record, clock.offset())
 
 
 def _times(answer: Answered) -> tuple[float, float]:
     return answer.queue_wait, answer.service_time
 
 
-def _offset() -> float:
-    """What Trio's time lacks to the time of day."""
-    return time.time() - trio.current_time()
-
-
 def call_view(record: CallRecord, offset: float) -> CallView:
-    """A record as plain values; ``offset`` as of ``_offset``."""
+    """A record as plain values; ``offset`` as of ``clock.offset``."""
     outcome = record.outcome
     winner = outcome.copy
     views = [_copy_view(record, copy, winner) for copy in record.copies]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import h11
 import trio
 
-from tiedreq.net.addresses import Address, parse_address
+from tiedreq.net.addresses import Address, is_loopback, parse_address
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners
 from tiedreq.net.quiet import QuietLog
 
@@ -84,14 +83,6 @@ class Guard:
 
 def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this host reaches ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 async def serve_http(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tiedreq.core.checks import check_count
 from tiedreq.core.errors import BadOption
@@ -17,13 +18,14 @@ class Observe:
 
     ``records``: how many records a replica keeps for ``tiedreq explain``, about three for each copy. ``calls``: how
     many calls a client keeps. Both are rings: the newest push out the oldest. ``listen`` (``HOST:PORT``, port 0: any
-    free one): show health, metrics and the snapshot over HTTP there, which takes the extra ``metrics``. Raises
-    ``BadOption``.
+    free one): show health, metrics and the snapshot over HTTP there, which takes the extra ``metrics``. ``announce``: a
+    client that shows itself leaves a file in this directory, where ``tiedreq explain`` finds it. Raises ``BadOption``.
     """
 
     records: int = 16_384
     calls: int = 2_048
     listen: str | None = None
+    announce: Path | None = None
 
     def __post_init__(self) -> None:
         check_count("records", self.records, 1, RECORDS_MAX)
@@ -33,3 +35,5 @@ class Observe:
                 parse_address(self.listen)
             except BadOption as error:
                 raise BadOption(f"observe.listen: {error}") from None
+        elif self.announce is not None:
+            raise BadOption("observe.announce: there is nothing to announce without listen")

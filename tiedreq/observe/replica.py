@@ -9,10 +9,9 @@ when they end, each exactly once (an obligation of the executor).
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -31,19 +30,31 @@ from tiedreq.core.events import (
     WorkFinished,
 )
 from tiedreq.core.messages import Ended, Failed, Result
-from tiedreq.core.types import CopyId
+from tiedreq.core.types import CallId, CopyId
+from tiedreq.observe import clock
 from tiedreq.observe.histogram import Histogram
 from tiedreq.observe.lag import LoopLag
 from tiedreq.observe.snapshot import VERSION, LinkView, ReplicaMethodView, ReplicaSnapshot, process_view
+from tiedreq.observe.stories import (
+    ARRIVED,
+    CALL,
+    CALLER_GONE,
+    CANCEL,
+    DONE,
+    ENDED,
+    FAILED,
+    HEARD,
+    STARTED,
+    ReplicaStory,
+    parse_call_id,
+    replica_story,
+)
 from tiedreq.service import Service
 
 if TYPE_CHECKING:
     from tiedreq.net.server import ReplicaServer
 
 RECORDS_DEFAULT = 16_384
-
-ARRIVED, STARTED, ENDED, DONE, FAILED, HEARD, CANCEL, CALLER_GONE = range(8)
-"""Kinds of records. Each is ``(time, kind, copy or link, …)``; see ``ReplicaObserver.records``."""
 
 
 class _Executions:
@@ -79,16 +90,14 @@ class _Executions:
 class ReplicaObserver:
     """Watches one replica. ``records`` is how many records the ring holds.
 
-    Records are ``(time, kind, …)``, with Trio's time: ``ARRIVED`` copy, kind, method, partners, link · ``STARTED``
-    copy · ``ENDED`` copy, state, cause · ``DONE`` and ``FAILED`` copy, queue wait, service time · ``HEARD`` the
-    partner's copy, the name of the event · ``CANCEL`` copy · ``CALLER_GONE`` link.
+    What a record holds is in ``observe.stories``.
     """
 
     def __init__(
         self, server: ReplicaServer, service: Service, *, cluster: str, records: int = RECORDS_DEFAULT
     ) -> None:
         self.lag = LoopLag()
-        self.records: deque[tuple[object, ...]] = deque(maxlen=records)
+        self.records: deque[tuple[Any, ...]] = deque(maxlen=records)
         self._server = server
         self._service = service.name
         self._cluster = cluster
@@ -153,13 +162,26 @@ class ReplicaObserver:
     def _other(self, event: ReplicaEvent, now: float) -> None:
         match event:
             case PeerStarted() | PeerNext() | PeerClaimed() | ClaimGranted() | ClaimDenied():
-                self.records.append((now, HEARD, event.copy, type(event).__name__))
+                self.records.append((now, HEARD, event.copy, type(event)))
             case CancelReceived():
                 self.records.append((now, CANCEL, event.copy))
             case CallerLost():
                 self.records.append((now, CALLER_GONE, event.link))
 
     # ---- what can be seen -------------------------------------------------------------------------------------
+
+    def told(self, about: str) -> dict[str, Any] | None:
+        """The answer to an ``Inquiry`` about ``snapshot`` or ``call:CALL_ID``; None when it is about neither."""
+        if about == "snapshot":
+            return {"about": about, **self.snapshot()}
+        if about.startswith(CALL):
+            call = parse_call_id(about.removeprefix(CALL))
+            return {"about": about, **self.story(call)} if call is not None else None
+        return None
+
+    def story(self, call: CallId) -> ReplicaStory:
+        """What the ring still holds about one call. Takes a look at every record: a millisecond or two."""
+        return replica_story(self._server.identity.name, self.records, call, clock.offset())
 
     def snapshot(self) -> ReplicaSnapshot:
         """The replica now."""
@@ -175,7 +197,7 @@ class ReplicaObserver:
             incarnation=f"{server.identity.incarnation:016x}",
             service=self._service,
             cluster=self._cluster,
-            time=time.time(),
+            time=clock.offset() + trio.current_time(),
             uptime=trio.current_time() - self._began,
             ready=not core.draining,
             draining=core.draining,

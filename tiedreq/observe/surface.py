@@ -13,10 +13,11 @@ from typing import Any
 import trio
 
 from tiedreq.core.errors import BadOption
-from tiedreq.net.addresses import parse_address
+from tiedreq.net.addresses import is_loopback, parse_address
 from tiedreq.observe.client import ClientObserver
-from tiedreq.observe.http import JSON, Guard, Request, Response, is_loopback, serve_http
+from tiedreq.observe.http import JSON, Guard, Request, Response, serve_http
 from tiedreq.observe.replica import ReplicaObserver
+from tiedreq.observe.stories import parse_call_id
 
 ROUTES = "/healthz, /readyz, /metrics, /snapshot and /calls/CALL_ID"
 RECENT_MAX = 10_000
@@ -61,6 +62,8 @@ class Surface:
                 return Response(200, body, content_type)
             case ["snapshot"]:
                 return self._guarded(request, lambda: self._snapshot(request))
+            case ["calls", call_id]:
+                return self._guarded(request, lambda: self._call(call_id))
             case _:
                 return Response.text(404, f"there are {ROUTES}")
 
@@ -76,6 +79,15 @@ class Surface:
         if not (text.isascii() and text.isdigit()) or int(text) > RECENT_MAX:
             return Response.text(400, f"recent: a whole number from 0 to {RECENT_MAX} is expected")
         return as_json(self._observer.snapshot(recent=int(text)))
+
+    def _call(self, call_id: str) -> Response:
+        call = parse_call_id(call_id)
+        if call is None:
+            return Response.text(400, "a call id is 16 hexadecimal digits, a dash, and a number")
+        if isinstance(self._observer, ReplicaObserver):
+            return as_json(self._observer.story(call))
+        record = self._observer.find(call)
+        return as_json(None if record is None else self._observer.view(record))
 
 
 def as_json(value: Any) -> Response:

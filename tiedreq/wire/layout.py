@@ -107,7 +107,7 @@ LAYOUTS = (
     ),
     Layout(24, m.Ended, (f.copy, f.end_state, f.cause, f.seconds, f.seconds, f.load)),
     Layout(25, m.Report, (f.notice_latencies,)),
-    Layout(26, m.Inquiry, (f.identifier,)),
+    Layout(26, m.Inquiry, (f.identifier, f.name_or_none)),
     Layout(27, m.Status, (f.identifier, f.payload)),
     Layout(40, m.Started, (f.copy, f.seconds, f.optional_load)),
     Layout(41, m.Next, (f.copy, f.seconds)),
