@@ -3,7 +3,8 @@
 What this module is here to contain: the library's reader task may raise (it runs in a slot of ours that keeps the
 error), a dial may hang or be refused (time limits and one ``ConnectError``), a close may hang (a limit, then the socket
 is torn down), a send may be interrupted in the middle of a frame (the connection is aborted), and anything may come
-from an accepted connection (it ends that connection and nothing else).
+from an accepted connection (it ends that connection and nothing else). The usual frames pass by the library, through
+``net.shortcut``; it opens, closes and judges.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tiedreq.net.addresses import Address, Target, parse_address, parse_url
 from tiedreq.net.edge import no_groups, single_cause
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners, peer_address
 from tiedreq.net.quiet import QuietLog
+from tiedreq.net.shortcut import ShortcutStream
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
 from tiedreq.wire.limits import WireLimits
 
@@ -85,10 +87,16 @@ class WebsocketTransport:
     """One open WebSocket. Made by ``dial_websocket`` and ``serve_websockets`` only."""
 
     def __init__(
-        self, connection: trio_websocket.WebSocketConnection, stream: Stream, reader: _ReaderSlot, peer: str
+        self,
+        connection: trio_websocket.WebSocketConnection,
+        stream: Stream,
+        shortcut: ShortcutStream,
+        reader: _ReaderSlot,
+        peer: str,
     ) -> None:
         self._connection = connection
         self._stream = stream
+        self._shortcut = shortcut
         self._reader = reader
         self._peer = peer
         self._closed_because = ""
@@ -111,10 +119,12 @@ class WebsocketTransport:
             raise TransportClosed("the connection is torn down")
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this transport")
+        if self._connection.closed is not None:
+            raise TransportClosed(self._end_in_words(trio_websocket.ConnectionClosed(self._connection.closed)))
         self._sending = True
         try:
-            await self._connection.send_message(frame)
-        except (trio_websocket.ConnectionClosed, LocalProtocolError) as error:
+            await self._shortcut.send_frame(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportClosed(self._end_in_words(error)) from None
         except BaseException:
             self.abort()
@@ -124,6 +134,9 @@ class WebsocketTransport:
 
     async def receive_frame(self) -> bytes | None:
         """See ``Transport.receive_frame``."""
+        frame = await self._shortcut.next_frame()
+        if frame is not None:
+            return frame
         try:
             message = await self._connection.get_message()
         except trio_websocket.ConnectionClosed as error:
@@ -137,6 +150,7 @@ class WebsocketTransport:
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """See ``Transport.aclose``."""
+        self._shortcut.give_to_library()
         try:
             with trio.CancelScope(deadline=trio.current_time() + CLOSE_SECONDS, shield=True):
                 if not self._torn:  # without a reader nobody would see the other side's close
@@ -239,13 +253,14 @@ async def _client_handshake(
     nursery: trio.Nursery, stream: Stream, target: Target, limits: WireLimits
 ) -> WebsocketTransport:
     reader = _ReaderSlot(nursery)
+    shortcut = ShortcutStream(stream, client=True, frame_bytes_max=limits.frame_bytes_max)
     opened: list[trio_websocket.WebSocketConnection] = []
 
     async def shake_hands() -> None:
         opened.append(
             await trio_websocket.wrap_client_stream(
                 reader.as_nursery(),
-                stream,
+                cast(Stream, shortcut),
                 str(target.address),
                 target.resource,
                 message_queue_size=QUEUED_FRAMES_MAX,
@@ -257,7 +272,7 @@ async def _client_handshake(
     await reader.unless_finished(shake_hands)
     if not opened:
         raise ConnectError(f"{target.url}: {_refusal(reader.error)}")
-    return WebsocketTransport(opened[0], stream, reader, str(peer_address(_tcp(stream))))
+    return WebsocketTransport(opened[0], stream, shortcut, reader, str(peer_address(_tcp(stream))))
 
 
 def _refusal(error: Exception | None) -> str:
@@ -350,13 +365,14 @@ class _Server:
         opened: list[WebsocketTransport] = []
 
         async def shake_hands(stream: Stream) -> None:
+            shortcut = ShortcutStream(stream, client=False, frame_bytes_max=self._limits.frame_bytes_max)
             request = await trio_websocket.wrap_server_stream(
-                reader.as_nursery(), stream, QUEUED_FRAMES_MAX, self._limits.frame_bytes_max, RECEIVE_BUFFER_BYTES
+                reader.as_nursery(), shortcut, QUEUED_FRAMES_MAX, self._limits.frame_bytes_max, RECEIVE_BUFFER_BYTES
             )
             if any(name.lower() == b"origin" for name, _ in request.headers):
                 await request.reject(403)  # a browser: no web page has any business here
                 return
-            opened.append(WebsocketTransport(await request.accept(), stream, reader, str(address)))
+            opened.append(WebsocketTransport(await request.accept(), stream, shortcut, reader, str(address)))
 
         why = "it closed or broke the handshake"
         with trio.move_on_after(self._handshake_timeout) as scope:

@@ -1,0 +1,270 @@
+"""A stream under a WebSocket library that takes the usual frames out before the library sees them.
+
+The library opens and closes the connection, answers pings, and judges everything unusual. But a binary message in one
+frame, which is all that a link ever sends, costs it a parser, two queues and a task. So once the opening handshake is
+over such frames are read and written here (RFC 6455, section 5.2), directly at the socket where there is one.
+
+Two ways of reading, one after the other:
+
+* *direct*: ``next_frame`` reads; it returns the usual frames, and hands pings and pongs to the library.
+* *by the library*: from the first frame that is neither (a text, a fragment, a close, a breach) every byte goes to the
+  library for good, and ``next_frame`` returns None: ask the library. Closing from this side ends direct reading, too.
+
+No frame is lost or reordered in between: what was read directly stays in line before what the library reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+import trio
+
+from tiedreq.net.bell import Bell
+
+RECEIVE_BYTES = 64 * 1024
+"""How much is read at once (more than 128 KiB would be mapped and unmapped for each read)."""
+FRAMES_IN_A_ROW = 16
+"""So many frames are written without letting other tasks run."""
+
+_BINARY = 0x82
+_PING, _PONG = 0x89, 0x8A
+_MASKED = 0x80
+_CONTROL_BYTES_MAX = 125
+_INT_BYTES_MAX = 512
+_HEADERS_END = b"\r\n\r\n"
+_SWITCHED = b"HTTP/1.1 101 "
+_XOR = [bytes(byte ^ key for byte in range(256)) for key in range(256)]
+
+Inner = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+
+def masked(data: bytes | bytearray, key: bytes) -> bytes | bytearray:
+    """``data`` with ``key`` (four bytes) laid over it; doing it twice undoes it."""
+    size = len(data)
+    if size < _INT_BYTES_MAX:
+        keys = (key * (size // 4 + 1))[:size]
+        return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(size, "little")
+    result = bytearray(data)
+    for offset in range(4):
+        result[offset::4] = result[offset::4].translate(_XOR[key[offset]])
+    return result
+
+
+def binary_frame(data: bytes, *, mask: bool) -> bytes:
+    """``data`` as one unfragmented binary frame."""
+    size, bit = len(data), _MASKED if mask else 0
+    if size < 126:
+        header = bytes((_BINARY, bit | size))
+    elif size < 65_536:
+        header = bytes((_BINARY, bit | 126)) + size.to_bytes(2, "big")
+    else:
+        header = bytes((_BINARY, bit | 127)) + size.to_bytes(8, "big")
+    if not mask:
+        return header + data
+    key = os.urandom(4)
+    return b"".join((header, key, masked(data, key)))
+
+
+def _descriptor(socket: trio.socket.SocketType) -> int:
+    """The socket's file descriptor. Raises ``ClosedResourceError``."""
+    descriptor = socket.fileno()
+    if descriptor < 0:
+        raise trio.ClosedResourceError("this stream is closed")
+    return descriptor
+
+
+class ShortcutStream(trio.abc.Stream):
+    """See the module. ``client``: which side of the WebSocket this is. ``frame_bytes_max`` bounds a frame's payload."""
+
+    def __init__(self, inner: Inner, *, client: bool, frame_bytes_max: int) -> None:
+        self._inner = inner
+        self._socket = inner.socket if isinstance(inner, trio.SocketStream) else None
+        self._client = client
+        self._frame_bytes_max = frame_bytes_max
+        self._opening = bytearray()
+        self._opened = False
+        self._by_library = False
+        self._reading = False
+        self._unparsed = b""
+        self._frames: deque[bytes] = deque()
+        self._for_library = bytearray()
+        self._end: Exception | None = None
+        self._ended = False
+        self._library = Bell()
+        self._writing = trio.StrictFIFOLock()
+        self._in_a_row = 0
+
+    # ---- for the library
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """What the library is to see: the opening handshake, then what ``next_frame`` passes on, or everything."""
+        while True:
+            if self._for_library:
+                data, self._for_library = self._for_library, bytearray()
+                return data
+            if self._ended:
+                await trio.lowlevel.checkpoint()
+                if self._end is not None:
+                    raise self._end
+                return b""
+            if not self._opened:
+                self._opening_read(await self._inner.receive_some(max_bytes))
+            elif self._by_library and not self._reading:
+                return await self._inner.receive_some(max_bytes)
+            else:
+                await self._library.wait()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """A control frame, or the opening handshake."""
+        async with self._writing:
+            await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See ``trio.abc.SendStream``."""
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """Close the stream below."""
+        await self._inner.aclose()
+
+    def _opening_read(self, data: bytes | bytearray) -> None:
+        """Let the library see the opening handshake and not a byte more. (A refusal it may read to its end.)"""
+        if not data:
+            self._ended = True
+            return
+        searched = max(0, len(self._opening) - len(_HEADERS_END))
+        self._opening += data
+        end = self._opening.find(_HEADERS_END, searched)
+        if end < 0:
+            self._for_library += data
+            return
+        self._opened = True
+        end += len(_HEADERS_END)
+        if self._client and not self._opening.startswith(_SWITCHED):
+            end, self._by_library = len(self._opening), True
+        self._for_library += data[: len(data) - (len(self._opening) - end)]
+        self._unparsed = bytes(self._opening[end:])
+        self._opening.clear()
+
+    # ---- for the transport
+
+    async def next_frame(self) -> bytes | None:
+        """The payload of the next usual frame; None when the library has to be asked."""
+        while True:
+            if self._frames:
+                return self._frames.popleft()
+            if self._by_library or self._ended:
+                return None
+            if self._unparsed and self._parse():
+                continue
+            await self._read()
+
+    async def send_frame(self, data: bytes) -> None:
+        """Write one usual frame. Raises as a stream does; interrupted, it may have written a part."""
+        frame = binary_frame(data, mask=self._client)
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            await self._writing.acquire()
+        try:
+            self._in_a_row += 1
+            if self._socket is None or self._in_a_row > FRAMES_IN_A_ROW:
+                self._in_a_row = 0
+                await self._inner.send_all(frame)
+            else:
+                await self._write(self._socket, frame)
+        finally:
+            self._writing.release()
+
+    def give_to_library(self) -> None:
+        """From now on the library reads: this side closes."""
+        self._by_library = True
+        self._for_library += self._unparsed
+        self._unparsed = b""
+        self._library.ring()
+
+    async def _read(self) -> None:
+        """Read once and look at it."""
+        self._reading = True
+        try:
+            data = await self._receive()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._ended, self._end = True, error
+        else:
+            if not data:
+                self._ended = True
+            elif self._by_library:
+                self._for_library += data
+            else:
+                self._unparsed = self._unparsed + data if self._unparsed else bytes(data)
+                self._parse()
+        finally:
+            self._reading = False
+            if self._by_library or self._ended:
+                self._library.ring()
+
+    async def _receive(self) -> bytes | bytearray:
+        socket = self._socket
+        if socket is None:
+            return await self._inner.receive_some(RECEIVE_BYTES)
+        while True:
+            await trio.lowlevel.wait_readable(_descriptor(socket))
+            try:
+                return os.read(_descriptor(socket), RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+
+    async def _write(self, socket: trio.socket.SocketType, frame: bytes) -> None:
+        sent = 0
+        while True:
+            try:
+                sent += os.write(_descriptor(socket), memoryview(frame)[sent:] if sent else frame)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            if sent == len(frame):
+                return
+            await trio.lowlevel.wait_writable(_descriptor(socket))
+
+    def _parse(self) -> bool:
+        """Take all complete frames out of what was read; True if there were any. Unusual ones end direct reading."""
+        data, start, size = self._unparsed, 0, len(self._unparsed)
+        masked_bit, frames = 0 if self._client else _MASKED, self._frames
+        before = len(frames)
+        while size - start >= 2:
+            first, second = data[start], data[start + 1]
+            length, at = second & 0x7F, start + 2
+            if (first != _BINARY and first not in (_PING, _PONG)) or second & _MASKED != masked_bit:
+                self._unusual(data[start:])
+                return True
+            if length > _CONTROL_BYTES_MAX:
+                wide = 2 if length == 126 else 8
+                if size < at + wide:
+                    break
+                length = int.from_bytes(data[at : at + wide], "big")
+                at += wide
+                if first != _BINARY or length > self._frame_bytes_max or length < (126 if wide == 2 else 65_536):
+                    self._unusual(data[start:])
+                    return True
+            payload_at = at + 4 if masked_bit else at
+            end = payload_at + length
+            if end > size:
+                break
+            if first != _BINARY:
+                self._for_library += data[start:end]
+                self._library.ring()
+            elif masked_bit:
+                frames.append(bytes(masked(data[payload_at:end], data[at:payload_at])))
+            else:
+                frames.append(data[payload_at:end])
+            start = end
+        self._unparsed = data[start:] if start else data
+        return len(frames) > before
+
+    def _unusual(self, data: bytes) -> None:
+        self._unparsed = data
+        self.give_to_library()
