@@ -126,6 +126,7 @@ class UpConfig:
     traffic: TrafficOptions | None = None
     demo: DemoOptions = DemoOptions()
     seed: int = 0
+    metrics_port: int = 0
     json_events: bool = False
 
     def __post_init__(self) -> None:
@@ -134,6 +135,9 @@ class UpConfig:
         _check_whole("port", self.port, 0, 65_535)
         if self.port and self.port + self.replicas - 1 > 65_535:
             raise BadOption(f"port: {self.replicas} replicas from {self.port} on go beyond 65535")
+        _check_whole("metrics-port", self.metrics_port, 0, 65_535)
+        if self.metrics_port and self.metrics_port + self.replicas - 1 > 65_535:
+            raise BadOption(f"metrics-port: {self.replicas} replicas from {self.metrics_port} on go beyond 65535")
         check_duration(self.drain_timeout, "drain-timeout")
         check_app(self.app)
         _check_host(self.host)

@@ -72,6 +72,7 @@ class Keeper:
         self.name = spec.name
         self.state = "starting"
         self.url: str | None = None
+        self.observe_url: str | None = None
         self.pid = 0
         self.status: dict[str, Any] | None = None
         self.gone = trio.Event()
@@ -277,6 +278,7 @@ class Keeper:
             case {"event": "ready"}:
                 self._heard = trio.current_time()
                 self.url = self.url or message["url"]
+                self.observe_url = message.get("observe")
                 self._spec = replace(self._spec, port=message["port"])
                 self.state = "draining" if self._stopping else "up"
                 up.set()

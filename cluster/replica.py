@@ -6,7 +6,7 @@ Control messages come on standard input, answers go out on standard output, logs
   ``{"do": "mesh_latency", "spec": TEXT}``, ``{"do": "blocked", "peers": [name…]}``, ``{"do": "slow", "factor": F}``,
   ``{"do": "work", "service": LAW, "pause": SPEC or null}`` (the demo's), ``{"do": "status"}`` (answered at once),
   ``{"do": "drain"}``
-* out: ``{"event": "ready", "url", "port", "pid"}``, ``{"event": "status", "status": {…}}`` each second, and
+* out: ``{"event": "ready", "url", "port", "pid", "observe"}``, ``{"event": "status", "status": {…}}`` each second, and
   ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
 
 Invariants: when the launcher is gone, so is this program: the kernel kills it, or the end of the control pipe ends it.
@@ -31,6 +31,7 @@ from cluster.demo import live
 from cluster.engines.base import ReplicaSpec
 from cluster.engines.local import die_with_launcher, take_control_pipes
 from cluster.lines import LineSender, MessageReader, encode, read_first_line
+from cluster.metrics import observe_replica
 from cluster.slowing import Slowness
 from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
@@ -84,7 +85,8 @@ async def _run(
             handle.set_blocked_peers(spec.blocked)
         await nursery.start(drain_on_signals, handle, spec.drain_timeout)
         port = parse_url(handle.url).address.port
-        await sender.send({"event": "ready", "url": handle.url, "port": port, "pid": os.getpid()})
+        where = {"url": handle.url, "port": port, "observe": handle.observe_url}
+        await sender.send({"event": "ready", "pid": os.getpid(), **where})
         reports = Reports(handle, sender)
         reports.peers = len(spec.peers) - 1 if spec.peers else None
         nursery.start_soon(_obey, lines, handle, reports, slowness, nursery.cancel_scope)
@@ -112,6 +114,7 @@ async def _serve(
         cluster=spec.cluster,
         drain_timeout=spec.drain_timeout,
         mesh_latency=latency,
+        observe=observe_replica(spec.metrics_port),
         task_status=task_status,
     )
     scope.cancel()
@@ -182,7 +185,8 @@ def _start_failure(error: Exception, spec: ReplicaSpec) -> dict[str, Any]:
         return _fatal("option", str(error))
     if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
         reason = os.strerror(error.errno).lower()
-        return _fatal("address", f"can't listen at {spec.host} port {spec.port}: {reason}")
+        where = f"{spec.host} port {spec.port}" if error.filename is None else f"{error.filename} (metrics)"
+        return _fatal("address", f"can't listen at {where}: {reason}")
     return _fatal("start", "".join(traceback.format_exception(error)).rstrip())
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cluster.control_file import CONTROL_FILE
+from cluster.metrics import TARGETS_FILE
 from tiedreq.clusterfile import ClusterAddress, write_cluster_file
 
 CLUSTER_FILE = "cluster.json"
@@ -32,15 +33,17 @@ class StateDirectory:
         self.path = path
         self.cluster_file = path / CLUSTER_FILE
         self.index = path / INDEX_FILE
+        self.targets = path / TARGETS_FILE
 
     def write(self, address: ClusterAddress) -> None:
         """Put the cluster file in place of the one before."""
         write_cluster_file(self.cluster_file, address)
 
     def clear(self) -> None:
-        """Take the cluster file away, and the control file."""
+        """Take the cluster file away, the control file, and the list of where metrics are."""
         self.cluster_file.unlink(missing_ok=True)
         (self.path / CONTROL_FILE).unlink(missing_ok=True)
+        self.targets.unlink(missing_ok=True)
 
 
 @contextmanager

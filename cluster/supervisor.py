@@ -20,6 +20,7 @@ from cluster.config import UpConfig
 from cluster.engines.base import Engine, ReplicaSpec
 from cluster.faults import Faults
 from cluster.keeper import Fatal, Keeper
+from cluster.metrics import write_targets
 from cluster.state import StateDirectory
 from tiedreq.clusterfile import ClusterAddress, ReplicaAddress
 from tiedreq.net.addresses import Address, parse_url
@@ -89,6 +90,7 @@ class Cluster:
             token=self._token,
             slots=config.slots,
             drain_timeout=config.drain_timeout,
+            metrics_port=config.metrics_port + index if config.metrics_port else 0,
         )
 
     @asynccontextmanager
@@ -258,3 +260,5 @@ class Cluster:
 
     def _write(self) -> None:
         self._state.write(self.address())
+        shown = {keeper.name: keeper.observe_url for keeper in self.keepers}
+        write_targets(self._state.targets, {name: url for name, url in shown.items() if url is not None})

@@ -17,6 +17,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,6 +27,7 @@ from cluster.engines.local import die_with_launcher, take_control_pipes
 from cluster.histogram import Histogram
 from cluster.lines import LineSender, MessageReader, read_first_line
 from cluster.load import Load, TrafficSpec
+from cluster.metrics import observe_traffic
 from cluster.recently import Recently
 from tiedreq.errors import CallError, TiedreqError
 from tiedreq.net.client import Client
@@ -183,7 +185,8 @@ async def _run(spec: TrafficSpec, commands: int, answers: int, rest: bytes) -> i
     sender = LineSender(trio.lowlevel.FdStream(answers))
     lines = MessageReader(trio.lowlevel.FdStream(commands), rest=rest)
     try:
-        async with connect(spec.cluster_file) as client, trio.open_nursery() as nursery:
+        observe = observe_traffic(Path(spec.cluster_file))
+        async with connect(spec.cluster_file, observe=observe) as client, trio.open_nursery() as nursery:
             traffic = Traffic(spec, client)
             nursery.start_soon(_obey, lines, traffic)
             nursery.start_soon(_report, traffic, client, sender)

@@ -70,6 +70,13 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
     metavar="[I:]D@EVERY",
     help="Stop the work at replica I (or each) for D, again and again.",
 )
+@click.option(
+    "--metrics-port",
+    type=int,
+    default=0,
+    metavar="BASE",
+    help="Replica i shows health and metrics at BASE+i of loopback; 0: any free ports, see STATE/prometheus.json.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the demo's work and the traffic.")
 @click.option("--json", "json_events", is_flag=True, help="Events on standard output, one JSON object a line.")
 @click.pass_context
@@ -103,7 +110,8 @@ def _config(options: dict[str, Any]) -> UpConfig:
         **{
             name: options[name]
             for name in (
-                "replicas slots app host port mesh_latency state_dir engine drain_timeout seed json_events".split()
+                "replicas slots app host port mesh_latency state_dir engine drain_timeout seed metrics_port "
+                "json_events".split()
             )
         },
     )

@@ -19,7 +19,8 @@ class ReplicaSpec:
     """What a replica is to be. ``port`` 0: any free one. ``mesh_latency`` and durations as in ``tiedreq.units``.
 
     ``environment`` is added to the launcher's own; ``host`` is where it listens. Nothing that it sends reaches the
-    peers in ``blocked``; every execution takes ``slow`` times as long.
+    peers in ``blocked``; every execution takes ``slow`` times as long. It shows its metrics at ``metrics_port`` (0: any
+    free one) of loopback.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ReplicaSpec:
     peers: Mapping[str, str] = field(default_factory=dict)
     blocked: tuple[str, ...] = ()
     slow: float = 1.0
+    metrics_port: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
