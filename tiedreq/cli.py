@@ -18,6 +18,7 @@ import click
 import tiedreq
 from tiedreq.clusterfile import check_url
 from tiedreq.errors import BadOption, UsageError
+from tiedreq.observe.logs import FORMATS, LEVELS
 from tiedreq.params import DURATION, JSON, TIMEOUT
 from tiedreq.runner import INTERRUPTED
 from tiedreq.units import parse_duration
@@ -54,6 +55,8 @@ def command() -> None:
 @click.option("--cluster", default="tiedreq", show_default=True, metavar="NAME", help="The cluster's name.")
 @click.option("--drain-timeout", type=DURATION, default="10s", show_default=True, help="For what runs, at the end.")
 @click.option("--metrics", metavar="HOST:PORT", help="Show health, metrics and more over HTTP: 127.0.0.1:9100.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--debug", is_flag=True, help="Tell callers the text of unexpected exceptions.")
 def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca: Path, **options: Any) -> int:
     """Run one replica of a service: MODULE:SERVICE, where the current directory is importable.

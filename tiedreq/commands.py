@@ -28,6 +28,7 @@ from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import is_loopback, parse_address
 from tiedreq.net.connecting import connect
 from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.observe.logs import set_up_logs
 from tiedreq.reply import Attempt
 from tiedreq.runner import drain_on_signals
 from tiedreq.service import Service
@@ -43,9 +44,9 @@ TABLE_WIDTH = 140
 # ---- serve --------------------------------------------------------------------------------------------------------
 
 
-def run_serve(app: str, **options: Any) -> int:
+def run_serve(app: str, *, log_format: str, log_level: str, **options: Any) -> int:
     """Run one replica of the service ``app`` until it is drained. ``options`` are those of ``tiedreq.serve``."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    set_up_logs(log_format, log_level)
     try:
         service = load_service(app)
     except AppError as error:
@@ -219,12 +220,10 @@ def run_explain(where: Where, options: ExplainOptions) -> int:
 
 
 async def _explain_call(where: Where, options: ExplainOptions, urls: list[str]) -> int:
-    from tiedreq.observe.announce import DIRECTORY, announced_clients
     from tiedreq.observe.ask import Memories
 
     address = resolve(where.replicas)
-    if Path(address.source).is_file():
-        urls = list(dict.fromkeys([*urls, *announced_clients(Path(address.source).parent / DIRECTORY).values()]))
+    urls = list(dict.fromkeys([*urls, *_clients_beside(Path(address.source))]))
     token = where.token if where.token is not None else address.token
     async with connect(
         where.replicas,
@@ -242,6 +241,13 @@ async def _explain_call(where: Where, options: ExplainOptions, urls: list[str]) 
     for line in memories.told:
         say(line)
     return code
+
+
+def _clients_beside(cluster_file: Path) -> list[str]:
+    """The clients that are announced beside a cluster file, if it is one."""
+    from tiedreq.observe.announce import DIRECTORY, announced_clients
+
+    return list(announced_clients(cluster_file.parent / DIRECTORY).values()) if cluster_file.is_file() else []
 
 
 def _show_calls(calls: list[CallView], options: ExplainOptions, *, asked: int) -> int:

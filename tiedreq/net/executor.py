@@ -24,6 +24,7 @@ from tiedreq.core.messages import Submit
 from tiedreq.core.types import UNTIED, CopyId
 from tiedreq.net.current import current_execution
 from tiedreq.net.edge import single_cause
+from tiedreq.net.quiet import QuietLog
 from tiedreq.service import Context, Failure, Method, Service
 from tiedreq.wire.fields import CONTROL
 from tiedreq.wire.limits import CODE_CHARS_MAX, FAILURE_CHARS_MAX, WireLimits
@@ -31,6 +32,7 @@ from tiedreq.wire.payload import decode_payload, encode_payload
 
 log = logging.getLogger("tiedreq.replica")
 
+_quiet = QuietLog(log)
 FAILED_TEXT = "the handler failed; see the replica's log"
 
 Feed = Callable[[ReplicaEvent], None]
@@ -75,6 +77,7 @@ class Executor:
         self._room = room
         self._limits = limits
         self._debug = debug
+        self._quiet = QuietLog(log)
         self._threads = trio.CapacityLimiter(slots)
         self._token = trio.lowlevel.current_trio_token()
         self._clock = trio.lowlevel.current_clock()
@@ -163,9 +166,11 @@ class Executor:
         cause = single_cause(error)
         if isinstance(cause, Failure):
             return self._deliberate(cause)
-        level = logging.DEBUG if execution.stopped else logging.ERROR
-        name, call_id = execution.method.name, execution.context.call_id
-        log.log(level, "method %s failed on call %s", name, call_id, exc_info=error)
+        name, text = execution.method.name, "method %s failed on call %s"
+        if execution.stopped:
+            log.debug(text, name, execution.context.call_id, exc_info=error)
+        else:
+            self._quiet.log(name, logging.ERROR, text, name, execution.context.call_id, error=error)
         text = f"{type(cause).__name__}: {_words(cause)}" if self._debug else FAILED_TEXT
         return Fault("internal", text[:FAILURE_CHARS_MAX], b"", False)
 
@@ -173,11 +178,13 @@ class Executor:
         try:
             payload = encode_payload(value)
         except Exception as error:
-            log.error("method %s returned what can't be sent: %s", method.name, _words(error))
+            text = "method %s returned what can't be sent: %s"
+            self._quiet.log(f"{method.name}: answer", logging.ERROR, text, method.name, _words(error))
             return Fault("unpackable", f"the result can't be sent: {_words(error)}"[:FAILURE_CHARS_MAX], b"", False)
         limit = self._limits.payload_bytes_max
         if len(payload) > limit:
-            log.error("method %s returned %d bytes, over the limit of %d", method.name, len(payload), limit)
+            text = "method %s returned %d bytes, over the limit of %d"
+            self._quiet.log(f"{method.name}: answer", logging.ERROR, text, method.name, len(payload), limit)
             text = f"the result has {len(payload)} bytes, over the replica's payload_bytes_max of {limit}"
             return Fault("too_large", text, b"", False)
         return Answer(payload)
@@ -190,9 +197,11 @@ class Executor:
             try:
                 details = encode_payload(failure.details)
             except Exception as error:
-                log.error("the details of failure %s can't be sent: %s", code, _words(error))
+                text = "the details of failure %s can't be sent: %s"
+                self._quiet.log("details", logging.ERROR, text, code, _words(error))
             if len(details) > self._limits.payload_bytes_max:
-                log.error("the details of failure %s are too large: %d bytes", code, len(details))
+                text = "the details of failure %s are too large: %d bytes"
+                self._quiet.log("details", logging.ERROR, text, code, len(details))
                 details = b""
         return Fault(code, _words(failure.message)[:FAILURE_CHARS_MAX], details, failure.retryable is True)
 
@@ -213,8 +222,9 @@ def _call_hooks(execution: _Execution) -> None:
             hook()
         except KeyboardInterrupt:
             raise
-        except BaseException:
-            log.exception("an on_cancel function of %s failed", execution.method.name)
+        except BaseException as error:
+            name = execution.method.name
+            _quiet.log(name, logging.ERROR, "an on_cancel function of %s failed", name, error=error)
 
 
 def _words(value: object) -> str:

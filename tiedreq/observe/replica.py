@@ -9,6 +9,7 @@ when they end, each exactly once (an obligation of the executor).
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from tiedreq.net.server import ReplicaServer
 
 RECORDS_DEFAULT = 16_384
+
+logger = logging.getLogger("tiedreq.replica")
 
 
 class _Executions:
@@ -124,7 +127,7 @@ class ReplicaObserver:
             if type(command) is SendCaller:
                 message = command.message
                 if type(message) is Ended:
-                    self.records.append((now, ENDED, message.copy, message.state, message.cause))
+                    self._ended(message, now)
             elif type(command) is StartWork:
                 copy = command.submit.copy
                 executions = self._methods[command.submit.method]
@@ -149,7 +152,7 @@ class ReplicaObserver:
                 executions.failed += 1
                 self.records.append((now, FAILED, message.copy, message.queue_wait, message.service_time))
             elif type(message) is Ended:
-                self.records.append((now, ENDED, message.copy, message.state, message.cause))
+                self._ended(message, now)
                 continue
             else:
                 continue
@@ -158,6 +161,11 @@ class ReplicaObserver:
             return
         executions.wasted += 1
         executions.wasted_busy += busy
+
+    def _ended(self, message: Ended, now: float) -> None:
+        self.records.append((now, ENDED, message.copy, message.state, message.cause))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("copy %s ends %s: %s", message.copy, message.state.label, message.cause.label)
 
     def _other(self, event: ReplicaEvent, now: float) -> None:
         match event:
