@@ -187,6 +187,17 @@ def _forget() -> None:
         bridge._forget()
 
 
+def _pause() -> None:
+    """Before a fork: what another thread holds at that moment, the child can never have."""
+    for loop in list(_loops):
+        loop.pause()
+
+
+def _resume() -> None:
+    for loop in list(_loops):
+        loop.resume()
+
+
 def _exit() -> None:
     global _exiting
     _exiting = True
@@ -196,4 +207,4 @@ def _exit() -> None:
 
 atexit.register(_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_pause, after_in_parent=_resume, after_in_child=_forget)

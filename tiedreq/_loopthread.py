@@ -14,7 +14,7 @@ import contextvars
 import inspect
 import logging
 import threading
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 STOP_SECONDS = 5.0
 """How long the end of a client or of the process waits for the loop; more than the Trio client takes to close."""
 
+PAUSE_SECONDS = 1.0
+"""How long a fork waits at most for the loop's thread to let go of what it may hold."""
+
 logger = logging.getLogger("tiedreq.bridge")
 
 Opener = Callable[[], AbstractAsyncContextManager[Client]]
+Method = str | Callable[..., Any]
 
 
 class Inbox:
@@ -136,6 +140,7 @@ class Loop:
         self._nursery: trio.Nursery
         self._stop = trio.Event()
         self._started = Once()
+        self._paused: dict[int, LockType] = {}
         self._thread = threading.Thread(target=self._main, name="tiedreq", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -168,6 +173,29 @@ class Loop:
             self.inbox.put(self._stop.set)
         if not self.here:
             self._thread.join(STOP_SECONDS)
+
+    def pause(self) -> None:
+        """Hold the loop's thread where it holds no lock (of an import, for one), until this thread says ``resume``."""
+        if self.here or self.ended:
+            return
+        paused, resumed = allocate_lock(), allocate_lock()
+        paused.acquire()
+        resumed.acquire()
+
+        def hold() -> None:
+            paused.release()
+            resumed.acquire()
+
+        with suppress(trio.RunFinishedError):
+            self.inbox.put(hold)
+            self._paused[threading.get_ident()] = resumed
+            paused.acquire(timeout=PAUSE_SECONDS)
+
+    def resume(self) -> None:
+        """Let the loop's thread go on."""
+        resumed = self._paused.pop(threading.get_ident(), None)
+        if resumed is not None:
+            resumed.release()
 
     def busy(self, change: int) -> None:
         """So many more (or fewer) things are under way. In the loop's thread."""
@@ -302,7 +330,7 @@ class Session:
 
 
 class Call:
-    """One call of ``method`` of the Trio client, with its arguments, on its way to the loop and back.
+    """One call of a method of the Trio client, or of any function, on its way to the loop and back.
 
     Its task and its ``accept`` option run in copies of the context in which it is made.
     ``wake`` is called once, in the loop's thread, when ``result`` is known.
@@ -313,7 +341,7 @@ class Call:
     def __init__(
         self,
         session: Session,
-        method: str,
+        method: Method,
         arguments: tuple[Any, ...],
         options: dict[str, Any],
         wake: Callable[[], object],
@@ -366,7 +394,10 @@ class Call:
         assert self._scope is not None
         try:
             with self._scope:
-                found = getattr(self._session.client, self._method)(*self._arguments, **self._options)
+                method = self._method
+                if isinstance(method, str):
+                    method = getattr(self._session.client, method)
+                found = method(*self._arguments, **self._options)
                 self._value = await found if inspect.iscoroutine(found) else found
         except trio.Cancelled:
             self._error = _closed()

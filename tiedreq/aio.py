@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from tiedreq._bridge import Bridge, bound_name, setting
-from tiedreq._loopthread import STOP_SECONDS, Call, Inbox, Once, Session, logger
+from tiedreq._loopthread import STOP_SECONDS, Call, Inbox, Method, Once, Session, logger
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
@@ -154,7 +154,7 @@ class Client(Bridge):
         await _happened(session.ready)
         return session
 
-    async def _wait(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    async def _wait(self, method: Method, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         session = self._session
         if session is None or not session.up:
             session = await self._connected()

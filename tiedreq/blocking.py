@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from tiedreq._bridge import Bridge, bound_name, setting
-from tiedreq._loopthread import STOP_SECONDS, Call, Session, logger
+from tiedreq._loopthread import STOP_SECONDS, Call, Method, Session, logger
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
 from tiedreq.net.arguments import Accept
@@ -130,7 +130,7 @@ class Client(Bridge):
         session.ready.wait()
         return session
 
-    def _wait(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _wait(self, method: Method, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         session = self._session
         if session is None or not session.up or session.loop.here:
             session = self._connected()

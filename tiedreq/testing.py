@@ -1,21 +1,26 @@
 """A whole cluster in one process and in memory, for tests of your service.
 
-``LocalCluster`` uses no sockets, so it works in virtual time under ``trio.testing.MockClock(autojump_threshold=0)`` as
-long as the handlers are ``async def`` (a worker thread's time is real).
+``LocalCluster`` is for tests on Trio, ``AsyncioCluster`` and ``BlockingCluster`` are for others; ``pytest_plugin`` has
+fixtures of all three. None uses sockets, so they work in virtual time (under ``trio.testing.MockClock``, with
+``virtual_time=True``) as long as the handlers are ``async def``: a worker thread's time is real.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
+from typing import Any
 
 import trio
 
+from tiedreq import aio, blocking
+from tiedreq._bridge import Setting, new_loop
+from tiedreq._loopthread import Loop
 from tiedreq.core.checks import check_count
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
-from tiedreq.core.policy import Policy
+from tiedreq.core.policy import Auto, Policy
 from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
 from tiedreq.net.edge import UserBlock
@@ -213,4 +218,125 @@ class LocalCluster:
                 await trio.sleep(_POLL_SECONDS)
 
 
-__all__ = ["LocalCluster"]
+class _Elsewhere:
+    """A ``LocalCluster`` (``local``) that runs in a thread of its own. What touches it goes through ``run``."""
+
+    def __init__(self, service: Service, *, virtual_time: bool = False, **options: Any) -> None:
+        self.local = LocalCluster(service, **options)
+        self._virtual_time = virtual_time
+        self._loop: Loop | None = None
+
+    def _open(self) -> tuple[Setting, Loop]:
+        if self._loop is not None:
+            raise BadOption("cluster: it is open")
+        local = self.local
+        self._loop = new_loop(virtual_time=self._virtual_time)
+        policy = local._policy if local._policy is not None else Auto()
+        limits = local._client_limits if local._client_limits is not None else ClientLimits()
+        return Setting(lambda: local, policy, local._timeout, limits), self._loop
+
+    def _close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop()
+
+
+class BlockingCluster(_Elsewhere):
+    """``with BlockingCluster(service, replicas=3) as client: …`` yields a ``tiedreq.blocking.Client``.
+
+    The options are those of ``LocalCluster``. With ``virtual_time=True`` the replicas' clock stands still while nothing
+    is under way, and jumps over waiting while a call is.
+    """
+
+    _client: blocking.Client | None = None
+
+    def __enter__(self) -> blocking.Client:
+        setting, loop = self._open()
+        self._client = blocking.Client(setting, loop=loop)
+        try:
+            return self._client.__enter__()
+        except BaseException:
+            self._close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._close()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function(*args)``, plain or async, returns in the replicas' thread: ``run(local.network.heal)``."""
+        if self._client is None:
+            raise BadOption("cluster: it is not open")
+        return self._client._wait(function, args, {})
+
+    def stop(self, name: str) -> None:
+        """End a replica at once, as a crash would."""
+        self.run(self.local.stop, name)
+
+    def start(self, name: str) -> None:
+        """Start a replica that was stopped, once the former one has ended."""
+        self.run(self.local.start, name)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass at the replicas, for what goes on without a call."""
+        self.run(trio.sleep, seconds)
+
+
+class AsyncioCluster(_Elsewhere):
+    """``async with AsyncioCluster(service, replicas=3) as client: …`` yields a ``tiedreq.aio.Client``.
+
+    The options are those of ``BlockingCluster``.
+    """
+
+    _client: aio.Client | None = None
+    _stack: ExitStack
+
+    @contextmanager
+    def beside(self) -> Iterator[aio.Client]:
+        """The client where no event loop runs yet, or any number of them; its first call starts the replicas."""
+        setting, loop = self._open()
+        self._client = aio.Client(setting, loop=loop)
+        try:
+            yield self._client
+        finally:
+            self._client._end_session()
+            self._close()
+
+    async def __aenter__(self) -> aio.Client:
+        self._stack = ExitStack()
+        try:
+            return await self._stack.enter_context(self.beside())
+        except BaseException:
+            self._stack.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+        self._stack.close()
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function(*args)``, plain or async, returns in the replicas' thread: ``run(local.network.heal)``."""
+        if self._client is None:
+            raise BadOption("cluster: it is not open")
+        return await self._client._wait(function, args, {})
+
+    async def stop(self, name: str) -> None:
+        """End a replica at once, as a crash would."""
+        await self.run(self.local.stop, name)
+
+    async def start(self, name: str) -> None:
+        """Start a replica that was stopped, once the former one has ended."""
+        await self.run(self.local.start, name)
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass at the replicas, for what goes on without a call."""
+        await self.run(trio.sleep, seconds)
+
+
+__all__ = ["AsyncioCluster", "BlockingCluster", "LocalCluster"]

@@ -24,6 +24,7 @@ class Journal:
     def __init__(self) -> None:
         self.started = 0
         self.cancelled = 0
+        self.on_start: Callable[[], object] = lambda: None
 
     @property
     def running(self) -> int:
@@ -46,6 +47,7 @@ def make_service(journal: Journal) -> tiedreq.Service:
     @service.method(idempotent=True)
     async def hang(ctx: tiedreq.Context, args: Any) -> None:
         journal.started += 1
+        journal.on_start()
         try:
             await trio.sleep(LONG_SECONDS)
         finally:
