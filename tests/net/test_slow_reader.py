@@ -39,7 +39,8 @@ async def test_results_wait_in_their_slots(autojump_clock: MockClock, size: int)
             assert not raw.downs and not raw.messages
             handle = cluster.handles["r0"]
             (link,) = [link for link in handle._server.links.values() if link.peer and link.peer.name == "raw"]
-            assert link.messages_waiting <= 45
+            starts, heartbeats = 4, 25  # these don't wait for room
+            assert link.messages_waiting <= 40 // 2 + starts + heartbeats
             assert link.bytes_waiting <= 6_000_200 + 131_072
             assert handle.status()["running"] == 4, "what is done waits where it was made"
             assert handle.status()["queue"] == 30 - 4 - (handle.status()["done"] - 1)

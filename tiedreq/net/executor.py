@@ -1,4 +1,6 @@
-"""Runs handlers: ``async def`` as tasks, plain ``def`` in worker threads. Decides nothing about the protocol.
+"""Runs handlers: ``async def`` in Trio's thread (``net.workers``), plain ``def`` in worker threads.
+
+Decides nothing about the protocol.
 
 A handler in a thread can't be cancelled by Trio: its cancelled scope waits until the function returns, which
 ``on_cancel`` functions may hasten.
@@ -12,7 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context as ContextVariables
+from contextvars import copy_context
 from typing import Any
 
 import trio
@@ -22,9 +26,11 @@ from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.events import Answer, Fault, PushbackRequested, ReplicaEvent, StopEnabled, WorkFinished
 from tiedreq.core.messages import Submit
 from tiedreq.core.types import UNTIED, CopyId
+from tiedreq.net.bell import Bell
 from tiedreq.net.current import current_execution
 from tiedreq.net.edge import single_cause
 from tiedreq.net.quiet import QuietLog
+from tiedreq.net.workers import Workers
 from tiedreq.service import Context, Failure, Method, Service
 from tiedreq.wire.fields import CONTROL
 from tiedreq.wire.limits import CODE_CHARS_MAX, FAILURE_CHARS_MAX, WireLimits
@@ -36,24 +42,51 @@ _quiet = QuietLog(log)
 FAILED_TEXT = "the handler failed; see the replica's log"
 
 Feed = Callable[[ReplicaEvent], None]
-Room = Callable[[CopyId, int], Awaitable[None]]
+Room = Callable[[CopyId, int], Awaitable[object] | None]
 
 
 class _Execution:
-    __slots__ = ("context", "method", "scope", "stopped")
+    """A job of the workers: see ``net.workers.Job``."""
 
-    def __init__(self, method: Method, context: Context, scope: trio.CancelScope) -> None:
+    __slots__ = ("_executor", "_result", "context", "deadline", "method", "name", "scope", "stopped", "submit")
+
+    def __init__(self, executor: Executor, command: StartWork, method: Method, context: Context) -> None:
+        self._executor = executor
+        self._result: Answer | Fault | None = None
+        self.submit = command.submit
+        self.deadline = command.deadline
         self.method = method
+        self.name = method.name
         self.context = context
-        self.scope = scope
+        self.scope: trio.CancelScope | None = None
         self.stopped = False
+
+    def begin(self) -> tuple[ContextVariables, Coroutine[Any, Any, Answer | Fault]] | None:
+        """A handler that was stopped before it began does not begin."""
+        if self.stopped:
+            return None
+        variables = self._executor.variables.copy()
+        variables.run(current_execution.set, self.context)
+        return variables, self._executor.handle(self)
+
+    def finish(self, result: Answer | Fault) -> Awaitable[object] | None:
+        """The result waits here until its link has room for it; one that nobody wants any more does not wait."""
+        self._result = result
+        if self.stopped:
+            return None
+        return self._executor.until_room(self.submit.copy, _size(result))
+
+    def end(self, finished: bool) -> None:
+        """Whatever happened, the core is told."""
+        self._executor.ended(self, self._result if finished else None)
 
 
 class Executor:
     """Runs the executions of one replica in ``nursery``.
 
-    ``feed`` takes events (synchronous, Trio's thread). ``room`` waits until a result of so many bytes may go to the
-    caller of a copy: until then the result waits here, in its slot.
+    ``feed`` takes events (synchronous, Trio's thread). ``room`` says how to wait until a result of so many bytes may go
+    to the caller of a copy, or None if it may at once: until then the result waits here, in its slot. ``bell`` and
+    ``settled`` as in ``net.workers``: input has come, and input has settled.
     """
 
     def __init__(
@@ -67,14 +100,15 @@ class Executor:
         feed: Feed,
         room: Room,
         limits: WireLimits,
+        bell: Bell,
+        settled: Callable[[], None],
         debug: bool = False,
     ) -> None:
         self._service = service
         self._replica = replica
         self._state = state
-        self._nursery = nursery
         self._feed = feed
-        self._room = room
+        self.until_room = room
         self._limits = limits
         self._debug = debug
         self._quiet = QuietLog(log)
@@ -82,18 +116,24 @@ class Executor:
         self._token = trio.lowlevel.current_trio_token()
         self._clock = trio.lowlevel.current_clock()
         self._executions: dict[CopyId, _Execution] = {}
+        self._workers: Workers[_Execution] = Workers(nursery, bell, settled)
+        self.variables = copy_context()
+        """What every handler's context variables begin with."""
 
     def __len__(self) -> int:
         return len(self._executions)
+
+    async def run(self) -> None:
+        """Run what is started, until cancelled."""
+        await self._workers.run()
 
     def start(self, command: StartWork) -> None:
         """Begin an execution."""
         submit = command.submit
         method = self._service.methods[submit.method]
-        scope = trio.CancelScope(deadline=command.deadline)
-        execution = _Execution(method, self._context(submit, command.deadline), scope)
+        execution = _Execution(self, command, method, self._context(submit, command.deadline))
         self._executions[submit.copy] = execution
-        self._nursery.start_soon(self._run, submit, execution, name=f"{submit.method} {submit.copy}")
+        self._workers.start(execution)
 
     def stop(self, command: StopWork) -> None:
         """Stop an execution as far as it can be stopped."""
@@ -101,8 +141,17 @@ class Executor:
         if execution is None:
             return
         execution.stopped = True
-        execution.scope.cancel()
+        if execution.scope is not None:
+            execution.scope.cancel()
         _call_hooks(execution)
+
+    def ended(self, execution: _Execution, outcome: Answer | Fault | None) -> None:
+        """An execution is over."""
+        if outcome is None:
+            _call_hooks(execution)
+        copy = execution.submit.copy
+        del self._executions[copy]
+        self._feed(WorkFinished(copy, outcome))
 
     def _context(self, submit: Submit, deadline: float) -> Context:
         copy = submit.copy
@@ -126,24 +175,9 @@ class Executor:
             pushback=lambda seconds: from_any_thread(PushbackRequested(seconds)),
         )
 
-    async def _run(self, submit: Submit, execution: _Execution) -> None:
-        outcome: Answer | Fault | None = None
-        try:
-            with execution.scope:
-                if not execution.stopped:
-                    current_execution.set(execution.context)
-                    result = await self._handle(submit, execution)
-                    if not execution.stopped:
-                        execution.scope.deadline = math.inf
-                        await self._room(submit.copy, _size(result))
-                    outcome = result
-        finally:
-            if outcome is None:
-                _call_hooks(execution)
-            del self._executions[submit.copy]
-            self._feed(WorkFinished(submit.copy, outcome))
-
-    async def _handle(self, submit: Submit, execution: _Execution) -> Answer | Fault:
+    async def handle(self, execution: _Execution) -> Answer | Fault:
+        """Decode the arguments, call the handler, encode what it returns."""
+        submit = execution.submit
         method, context = execution.method, execution.context
         try:
             args = decode_payload(submit.payload, self._limits)

@@ -171,6 +171,10 @@ class Link:
         """
         return await self._outbox.room(size, spare)
 
+    def has_room(self, size: int, spare: int = 0) -> bool:
+        """True when ``room`` would not wait."""
+        return self._outbox.has_room(size, spare)
+
     async def flush(self, timeout: float) -> bool:
         """Wait until all that was sent is handed to the transport; False after ``timeout`` seconds or once lost."""
         with trio.move_on_after(timeout):

@@ -184,9 +184,13 @@ class Outbox:
         Put it without waiting for anything else in between.
         """
         await trio.lowlevel.checkpoint()
-        while not self.closed and not (self._roomy(size) and self._roomy(size + spare)):
+        while not self.has_room(size, spare):
             await self._written.park()
         return not self.closed
+
+    def has_room(self, size: int, spare: int = 0) -> bool:
+        """True when ``room`` would not wait."""
+        return self.closed or (self._roomy(size) and self._roomy(size + spare))
 
     def close(self) -> None:
         """Take nothing more; what waits in the link's lane may still leave, the rest is dropped."""

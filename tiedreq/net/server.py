@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -154,6 +154,8 @@ class ReplicaServer(LinkOwner):
             feed=self._take,
             room=self._room,
             limits=self._wire,
+            bell=self._settle_bell,
+            settled=lambda: self.feed(InputSettled()),
             debug=debug,
         )
 
@@ -199,10 +201,8 @@ class ReplicaServer(LinkOwner):
         self._messages += link.send(message)
 
     async def settle(self) -> None:
-        """The task that ends each batch of input."""
-        while True:
-            await self._settle_bell.wait()
-            self.feed(InputSettled())
+        """The task that ends each batch of input, and begins what starts then."""
+        await self.executor.run()
 
     async def keep_time(self) -> None:
         """The one timer task of the core."""
@@ -219,11 +219,13 @@ class ReplicaServer(LinkOwner):
         self.feed(event)
         self._settle_bell.ring()
 
-    async def _room(self, copy: CopyId, size: int) -> None:
+    def _room(self, copy: CopyId, size: int) -> Awaitable[object] | None:
+        """What a result of ``size`` bytes has to wait for before it may go to its caller; None if it may now."""
         link_id = self.core.caller_link(copy)
         link = self.links.get(link_id) if link_id is not None else None
-        if link is not None:
-            await link.room(size, RESULT_BYTES_BESIDE)
+        if link is None or link.has_room(size, RESULT_BYTES_BESIDE):
+            return None
+        return link.room(size, RESULT_BYTES_BESIDE)
 
     # ---- links ------------------------------------------------------------------------------------------------
 
