@@ -221,7 +221,8 @@ def test_many_threads_share_a_transport(serve) -> None:
             thread.join(PATIENCE)
     assert got == [b"ok"] * 80
     stats = transport.stats()[f"threads:{server.url}"]
-    assert stats["answered"] == 80 and stats["in_flight"] == 0 and stats["copies_sent"] == server.requests
+    assert stats["answered"] == 80 and stats["in_flight"] == 0
+    assert 80 <= server.requests <= stats["copies_sent"], "a loser may be stopped before anything of it has left"
 
 
 def test_a_transport_of_ones_own_serves_threads() -> None:

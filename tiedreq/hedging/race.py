@@ -32,6 +32,7 @@ from tiedreq.hedging.observing import HedgeEvent, Observer, tell
 from tiedreq.hedging.upstream import Lane, Upstream
 
 TIME_MIN = 1e-6
+LATER = 1.5
 
 
 class Flight:
@@ -53,6 +54,19 @@ class Flight:
         self.handle: Any = None
         self.over = False
         self.stopped = False
+
+
+class HedgeCore(CallCore):
+    """A ``CallCore`` whose second backup waits ``LATER`` times as long as its first.
+
+    A call whose backup is late too is known to be slow; what is not known is whether the backup is, or will answer
+    in a moment. Waiting a little longer halves the number of second backups, at next to no cost.
+    """
+
+    def _arm_from_send(self, now: float) -> None:
+        super()._arm_from_send(now)
+        if self._backups:
+            self._backup_at = now + LATER * (self._backup_at - now)
 
 
 class Carrier(Protocol):
@@ -88,7 +102,7 @@ class Race:
         number = upstream.next_number()
         request = CallRequest(CallId(upstream.nonce, number), endpoint, duplicable, b"", policy, deadline)
         rounds = 1 + (upstream.failovers or 0)
-        self.core = CallCore(request, upstream.table, upstream.stats, rounds_max=rounds, learning=upstream.learning)
+        self.core = HedgeCore(request, upstream.table, upstream.stats, rounds_max=rounds, learning=upstream.learning)
         self.upstream = upstream
         self.endpoint = endpoint
         self.began = now

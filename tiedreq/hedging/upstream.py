@@ -13,18 +13,18 @@ import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tiedreq.core.call_stats import CallStats
 from tiedreq.core.checks import check_count, check_number
 from tiedreq.core.errors import BadOption
-from tiedreq.core.lessons import LearningBook
 from tiedreq.core.messages import Welcome
 from tiedreq.core.picker import PICKERS, ReplicaTable, ReplicaView
 from tiedreq.core.policy import Hedged, Plain, check_policy
 from tiedreq.core.throttle import TOKENS_MAX, FailureThrottle
 from tiedreq.core.types import Identity, MethodInfo
+from tiedreq.hedging.starting import StartingBook
 
 HOSTS_MAX = 64
 FAILOVERS_MAX = 16
@@ -92,6 +92,9 @@ class UpstreamOptions:
             raise BadOption(f"policy: {policy!r} needs replicas that know of ties; give Hedged(…) or Plain()")
         if isinstance(policy, Hedged) and not policy.cancel_losers:
             raise BadOption("policy: cancel_losers=False is for experiments; here every loser is closed")
+        if isinstance(policy, Hedged) and policy.backup.since != "send":
+            # When an execution starts is not known here: both count from the sending.
+            object.__setattr__(self, "policy", replace(policy, backup=replace(policy.backup, since="send")))
         if self.failovers is not None:
             check_count("failovers", self.failovers, 0, FAILOVERS_MAX)
         check_count("endpoints_max", self.endpoints_max, 1, 100_000)
@@ -129,7 +132,7 @@ class Upstream:
         self.name = name
         self.options = options
         self.table = ReplicaTable(rng, options.picker)
-        self.learning = LearningBook(options.endpoints_max)
+        self.learning = StartingBook(options.endpoints_max)
         self.learning.throttle = Throttle(options.throttle)
         self.stats = CallStats()
         self.nonce = rng.getrandbits(64)
