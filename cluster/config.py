@@ -128,6 +128,9 @@ class UpConfig:
     seed: int = 0
     metrics_port: int = 0
     json_events: bool = False
+    dashboard: bool = True
+    dashboard_port: int | None = None
+    dashboard_remote_control: bool = False
 
     def __post_init__(self) -> None:
         _check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
@@ -138,6 +141,7 @@ class UpConfig:
         _check_whole("metrics-port", self.metrics_port, 0, 65_535)
         if self.metrics_port and self.metrics_port + self.replicas - 1 > 65_535:
             raise BadOption(f"metrics-port: {self.replicas} replicas from {self.metrics_port} on go beyond 65535")
+        self._check_dashboard()
         check_duration(self.drain_timeout, "drain-timeout")
         check_app(self.app)
         _check_host(self.host)
@@ -168,6 +172,14 @@ class UpConfig:
     def listen_port(self, index: int) -> int:
         """The port of the replica with this index; 0: any free one."""
         return self.port + index if self.port else 0
+
+    def _check_dashboard(self) -> None:
+        if self.dashboard_port is None:
+            return
+        _check_whole("dashboard-port", self.dashboard_port, 0, 65_535)
+        if self.port and self.port <= self.dashboard_port < self.port + self.replicas:
+            taken = f"r{self.dashboard_port - self.port}"
+            raise BadOption(f"dashboard-port: {self.dashboard_port} is the port of {taken} (--port {self.port})")
 
     def _check_engine(self) -> None:
         if self.engine not in ENGINES:

@@ -78,11 +78,15 @@ class Operator:
                 for keeper in cluster.keepers
             },
             "faults": self.faults(),
-            "work": None if self._demo is None else self._demo.view(),
+            "work": self.work(),
             "traffic": None
             if driver is None
             else {"running": driver.running, **asdict(driver.load), "progress": driver.progress},
         }
+
+    def work(self) -> dict[str, Any] | None:
+        """See ``DemoState.view``; None when another service runs."""
+        return None if self._demo is None else self._demo.view()
 
     def faults(self) -> dict[str, Any]:
         """See ``Faults.view``; with the slowness that the demo's work was started with."""

@@ -40,6 +40,8 @@ class TrafficDriver:
         self.failed = False
         self._spec = spec
         self._once = begin
+        self._races: list[dict[str, Any]] = []
+        self._races_asked = False
         self._output = output
         self._executions = executions
         self._program: Program | None = None
@@ -56,6 +58,9 @@ class TrafficDriver:
         """Drive the traffic when it is asked for. When this is cancelled, the program is ended at once."""
         while not self.ended.is_set():
             await self._asked.wait()
+            if not self._once and self.load.rate <= 0:
+                self._asked = trio.Event()
+                continue
             await self._run()
             if self._once:
                 self.ended.set()
@@ -89,6 +94,8 @@ class TrafficDriver:
                 self.progress = message
             case "client":
                 self.client = message
+            case "races":
+                self._races = message["races"]
             case _:
                 return message
         return None
@@ -100,6 +107,16 @@ class TrafficDriver:
         self.load = load
         if self._program is not None or load.rate > 0:
             self._asked.set()
+
+    def ask_for_races(self) -> None:
+        """Have the program look up the timelines of some calls that it has just made."""
+        self._races_asked = True
+        self._asked.set()
+
+    def take_races(self) -> list[dict[str, Any]]:
+        """The timelines that have come since the last time, each as ``cluster.racing`` makes it."""
+        races, self._races = self._races, []
+        return races
 
     async def stop(self) -> None:
         """Let calls under way end, see the summary out, and end the program."""
@@ -115,10 +132,14 @@ class TrafficDriver:
         await program.send(replace(self._spec, load=told).message())
         while True:
             self._asked = trio.Event()
-            if self.load == told:
+            if self.load == told and not self._races_asked:
                 await self._asked.wait()
-            told = self.load
-            await program.send({"do": "adjust", "load": asdict(told)})
+            if self._races_asked:
+                self._races_asked = False
+                await program.send({"do": "races"})
+            if self.load != told:
+                told = self.load
+                await program.send({"do": "adjust", "load": asdict(told)})
 
     async def _read_log(self, program: Program) -> None:
         async for line in program.log():

@@ -65,7 +65,7 @@ class Keeper:
     """One replica of the cluster, over all its processes.
 
     ``state`` is ``starting``, ``up``, ``draining``, ``drained``, ``failed`` or ``stopped``. ``url`` is known once it
-    was up; ``status`` is its last report; ``frozen``: its process was stopped where it was.
+    was up; ``status`` and ``snapshot`` are its last report; ``frozen``: its process was stopped where it was.
     """
 
     def __init__(self, spec: ReplicaSpec, engine: Engine, owner: Owner) -> None:
@@ -75,6 +75,7 @@ class Keeper:
         self.observe_url: str | None = None
         self.pid = 0
         self.status: dict[str, Any] | None = None
+        self.snapshot: dict[str, Any] | None = None
         self.gone = trio.Event()
         self.frozen = False
         self._spec = spec
@@ -248,7 +249,7 @@ class Keeper:
             self._process = None
             self.frozen = False
             self._over.set()
-            self._executions_before, self.status = self.executions, None
+            self._executions_before, self.status, self.snapshot = self.executions, None, None
         return reason
 
     async def _tell(self, process: ReplicaProcess, spec: ReplicaSpec) -> None:
@@ -286,6 +287,7 @@ class Keeper:
             case {"event": "status"}:
                 self._heard = trio.current_time()
                 self.status = message["status"]
+                self.snapshot = message["snapshot"]
                 self._owner.reported(self)
             case {"event": "fatal"}:
                 self._fatal = Fatal(message["kind"], message["story"])

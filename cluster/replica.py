@@ -6,8 +6,8 @@ Control messages come on standard input, answers go out on standard output, logs
   ``{"do": "mesh_latency", "spec": TEXT}``, ``{"do": "blocked", "peers": [name…]}``, ``{"do": "slow", "factor": F}``,
   ``{"do": "work", "service": LAW, "pause": SPEC or null}`` (the demo's), ``{"do": "status"}`` (answered at once),
   ``{"do": "drain"}``
-* out: ``{"event": "ready", "url", "port", "pid", "observe"}``, ``{"event": "status", "status": {…}}`` each second, and
-  ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
+* out: ``{"event": "ready", "url", "port", "pid", "observe"}``, ``{"event": "status", "status", "snapshot"}`` each
+  second, and ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
 
 Invariants: when the launcher is gone, so is this program: the kernel kills it, or the end of the control pipe ends it.
 SIGTERM and SIGINT drain, a second one ends at once. Nothing that the service prints, reads or starts touches the pipes.
@@ -133,8 +133,8 @@ class Reports:
 
     async def send(self) -> bool:
         """Send one report; True when all links are up."""
-        status = self._handle.status()
-        await self._sender.send({"event": "status", "status": status})
+        status, snapshot = self._handle.status(), self._handle.snapshot()
+        await self._sender.send({"event": "status", "status": status, "snapshot": snapshot})
         return self.peers is not None and sum(link["up"] for link in status["links"].values()) >= self.peers
 
     async def run(self) -> None:

@@ -4,9 +4,10 @@ Calls are sent at the times of a Poisson process, whatever became of those befor
 *intended* time of sending: a replica that stops, or a client that is late, hides nothing.
 
 Control messages: ``{"do": "drive", …}`` first (``TrafficSpec``), then perhaps ``{"do": "adjust", "load": {…}}``
-(``Load``) and ``{"do": "stop"}``; answers ``{"event": "progress", …}`` each half second, ``{"event": "client",
-"snapshot", "recently"}`` each second (what the client knows, docs/operating.md, and ``cluster.recently``) and
-``{"event": "traffic", …}`` at the end (see ``cluster.summary``). When the launcher is gone, so is this program.
+(``Load``), ``{"do": "races"}`` and ``{"do": "stop"}``. Answers: ``{"event": "progress", …}`` each half second;
+``{"event": "client", "snapshot", "recently"}`` each second, what the client knows (docs/operating.md) and
+``cluster.recently``; ``{"event": "races", "races"}`` when asked for (``cluster.racing``); and
+``{"event": "traffic", …}`` at the end (``cluster.summary``). When the launcher is gone, so is this program.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from cluster.histogram import Histogram
 from cluster.lines import LineSender, MessageReader, read_first_line
 from cluster.load import Load, TrafficSpec
 from cluster.metrics import observe_traffic
+from cluster.racing import find_races
 from cluster.recently import Recently
 from tiedreq.errors import CallError, TiedreqError
 from tiedreq.net.client import Client
@@ -39,7 +41,6 @@ log = logging.getLogger("traffic")
 CALL_TIMEOUT = 10.0
 STOP_SECONDS = 2.0
 PROGRESS_SECONDS = 0.5
-RECENT_CALLS = 64
 POLICIES_SHOWN_MAX = 8
 SEARCH_SHARE = 0.2
 WORK = "work"
@@ -75,6 +76,7 @@ class Traffic:
         self._policies = [spec.load.policy]
         self._adjusted = trio.Event()
         self.recently = Recently()
+        self.races_wanted = trio.Event()
         self._random = Random(f"{spec.seed}/traffic")
         self._latencies = Histogram()
         self._sent = 0
@@ -189,6 +191,7 @@ async def _run(spec: TrafficSpec, commands: int, answers: int, rest: bytes) -> i
         async with connect(spec.cluster_file, observe=observe) as client, trio.open_nursery() as nursery:
             traffic = Traffic(spec, client)
             nursery.start_soon(_obey, lines, traffic)
+            nursery.start_soon(_tell_races, traffic, client, sender)
             nursery.start_soon(_report, traffic, client, sender)
             await traffic.drive()
             nursery.cancel_scope.cancel()
@@ -200,16 +203,26 @@ async def _run(spec: TrafficSpec, commands: int, answers: int, rest: bytes) -> i
 
 
 async def _obey(lines: AsyncIterator[dict[str, Any]], traffic: Traffic) -> None:
-    """Adjust and stop when told to; when the launcher is gone, at once."""
+    """Adjust, tell and stop when told to; when the launcher is gone, at once."""
     async for message in lines:
         match message:
             case {"do": "adjust", "load": dict(load)}:
                 traffic.adjust(Load(**load))
+            case {"do": "races"}:
+                traffic.races_wanted.set()
             case {"do": "stop"}:
                 traffic.generating.cancel()
             case _:
                 raise ValueError(f"unknown control message {str(message)[:200]}")
     os._exit(1)
+
+
+async def _tell_races(traffic: Traffic, client: Client, sender: LineSender) -> None:
+    """Look races up whenever they are wanted, one time after the other."""
+    while True:
+        await traffic.races_wanted.wait()
+        traffic.races_wanted = trio.Event()
+        await sender.send({"event": "races", "races": await find_races(client)})
 
 
 async def _report(traffic: Traffic, client: Client, sender: LineSender) -> None:
@@ -218,7 +231,7 @@ async def _report(traffic: Traffic, client: Client, sender: LineSender) -> None:
             await trio.sleep(PROGRESS_SECONDS)
             await sender.send({"event": "progress", **traffic.report()})
         assert client.observer is not None
-        snapshot = client.observer.snapshot(recent=RECENT_CALLS)
+        snapshot = client.observer.snapshot(recent=0)
         recently = traffic.recently.view(trio.current_time())
         await sender.send({"event": "client", "snapshot": snapshot, "recently": recently})
 

@@ -1,8 +1,8 @@
 """``python -m cluster.up``: start a cluster of replicas on this host and keep it up until it is told to stop.
 
-The first line on standard output is ``ready N replicas state DIR``; everything else that people read is on standard
-error. Ctrl-C or SIGTERM drains and ends with 0; a second one ends at once with 130. No process is left in any way of
-ending: children die with the launcher, also when it is killed.
+The first line on standard output is ``ready N replicas, dashboard URL state DIR``; everything else that people read is
+on standard error. Ctrl-C or SIGTERM drains and ends with 0; a second one ends at once with 130. No process is left in
+any way of ending: children die with the launcher, also when it is killed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from cluster.config import UpConfig
 from cluster.control import Operator
 from cluster.control_file import ControlAddress, write_control_file
 from cluster.control_socket import serve_control
+from cluster.dashboard.feed import Feed
+from cluster.dashboard.launch import Dashboard, DashboardUnavailable, open_dashboard
 from cluster.demo.index import IndexUnavailable, build_index
 from cluster.demo_state import DemoState
 from cluster.drive import TrafficDriver
@@ -104,7 +106,25 @@ async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, 
             return 1
     if stopping.reason:
         return _stopped(output, 0, stopping.reason)
+    try:
+        dashboard = await open_dashboard(config)
+    except DashboardUnavailable as error:
+        output.note(str(error))
+        if error.wanted:
+            return 1
+        dashboard = None
+    try:
+        return await _run_replicas(config, state, output, stopping, dashboard)
+    finally:
+        if dashboard is not None:
+            dashboard.close()
+
+
+async def _run_replicas(
+    config: UpConfig, state: StateDirectory, output: Output, stopping: Stopping, dashboard: Dashboard | None
+) -> int:
     cluster, demo = _cluster(config, state, output)
+    cluster.dashboard = dashboard.url if dashboard is not None else None
     driver = _driver(config, state, output, cluster)
     operator = Operator(cluster, demo, driver)
     code, reason = 0, ""
@@ -116,8 +136,13 @@ async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, 
             await cluster.drain()
             return _stopped(output, 0, stopping.reason)
         async with trio.open_nursery() as nursery:
-            await _open_control(state, operator, output, nursery)
-            output.event(_ready_event(config), try_line=_try_line(config))
+            token = await _open_control(state, operator, output, cluster.dashboard, nursery)
+            output.event(_ready_event(config, cluster.dashboard), try_line=_try_line(config))
+            if dashboard is not None:
+                if output.wants_table:
+                    output.note(f"dashboard with controls: {dashboard.url}#token={token}")
+                feed = partial(Feed, cluster, operator, driver, title=_title(config), slots=config.slots)
+                nursery.start_soon(dashboard.run, token, feed)
             if driver is not None:
                 nursery.start_soon(driver.run)
             if output.wants_table:
@@ -164,12 +189,15 @@ def _driver(config: UpConfig, state: StateDirectory, output: Output, cluster: Cl
     return TrafficDriver(spec, output, cluster.executions, begin=traffic is not None)
 
 
-async def _open_control(state: StateDirectory, operator: Operator, output: Output, nursery: trio.Nursery) -> None:
-    """Let ``cluster.ctl`` in."""
+async def _open_control(
+    state: StateDirectory, operator: Operator, output: Output, dashboard: str | None, nursery: trio.Nursery
+) -> str:
+    """Let ``cluster.ctl`` in; the control token."""
     token = secrets.token_urlsafe(32)
-    write_control_file(state.path, ControlAddress(os.getpid(), token))
+    write_control_file(state.path, ControlAddress(os.getpid(), token, dashboard))
     if not await nursery.start(serve_control, state.path, token, operator):
         output.note("there is no control socket: the path of the state directory is too long, or it can't be made")
+    return token
 
 
 async def _attend(cluster: Cluster, driver: TrafficDriver | None) -> tuple[int, str]:
@@ -222,8 +250,12 @@ def _stopped(output: Output, code: int, reason: str) -> int:
     return code
 
 
-def _ready_event(config: UpConfig) -> dict[str, object]:
-    return {"event": "ready", "replicas": config.replicas, "dashboard": None, "state": config.state_shown}
+def _ready_event(config: UpConfig, dashboard: str | None) -> dict[str, object]:
+    return {"event": "ready", "replicas": config.replicas, "dashboard": dashboard, "state": config.state_shown}
+
+
+def _title(config: UpConfig) -> str:
+    return "demo" if config.is_demo else config.app
 
 
 def _try_line(config: UpConfig) -> str:
@@ -244,15 +276,13 @@ def _try_line(config: UpConfig) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; the exit code."""
     try:
-        config, notes = read_options(sys.argv[1:] if arguments is None else arguments)
+        config = read_options(sys.argv[1:] if arguments is None else arguments)
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except click.exceptions.Exit as ending:  # --help
         return ending.exit_code
     output = Output(json_events=config.json_events)
-    for note in notes:
-        output.note(note)
     try:
         code = trio.run(run, config, output)
     except StateInUse as error:

@@ -35,8 +35,9 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
 @click.option("--app", default=DEMO_APP, metavar="MODULE:SERVICE", help="Your own service instead of the demo.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where replicas listen.")
 @click.option("--port", type=int, default=0, metavar="BASE", help="Replica i listens at BASE+i; 0: any free ports.")
-@click.option("--dashboard-port", type=int, metavar="PORT", help="Not available in this version.")
+@click.option("--dashboard-port", type=int, metavar="PORT", help="Of the web dashboard. [default: any free one]")
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
+@click.option("--dashboard-remote-control", is_flag=True, help="Its controls work from other hosts, with the token.")
 @click.option("--mesh-latency", type=Parsed("latency", parse_latency), help="1ms, 1ms~0.3ms, 1ms;r0-r1=20ms.")
 @click.option(
     "--state-dir",
@@ -80,26 +81,27 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the demo's work and the traffic.")
 @click.option("--json", "json_events", is_flag=True, help="Events on standard output, one JSON object a line.")
 @click.pass_context
-def command(context: click.Context, /, **options: Any) -> tuple[UpConfig, list[str]]:
+def command(context: click.Context, /, **options: Any) -> UpConfig:
     """Start a cluster of replicas on this host and keep it up.
 
-    Once it is up, one line on standard output says so: ready N replicas state DIR. Then tiedreq.connect() finds it.
+    Once it is up, one line on standard output says so: ready N replicas, dashboard URL state DIR. Then
+    tiedreq.connect() finds it, and cluster.ctl controls it.
     Ctrl-C or SIGTERM drains the replicas and ends; again, it ends at once.
     """
     try:
-        return _config(options), _notes(options)
+        return _config(options)
     except BadOption as error:
         raise click.UsageError(str(error), context) from None
 
 
-def read_options(arguments: Sequence[str]) -> tuple[UpConfig, list[str]]:
-    """The configuration, and lines to show on standard error.
+def read_options(arguments: Sequence[str]) -> UpConfig:
+    """The configuration.
 
     Raises ``click.ClickException`` with exit code 2 for what can't be understood, and ``click.exceptions.Exit`` after
     ``--help``.
     """
     with command.make_context("cluster.up", list(arguments)) as context:
-        result: tuple[UpConfig, list[str]] = command.invoke(context)
+        result: UpConfig = command.invoke(context)
         return result
 
 
@@ -107,11 +109,12 @@ def _config(options: dict[str, Any]) -> UpConfig:
     return UpConfig(
         demo=DemoOptions(service=options["service"], slow=options["slow"], pause=options["pause"]),
         traffic=_traffic(options),
+        dashboard=not options["no_dashboard"],
         **{
             name: options[name]
             for name in (
                 "replicas slots app host port mesh_latency state_dir engine drain_timeout seed metrics_port "
-                "json_events".split()
+                "json_events dashboard_port dashboard_remote_control".split()
             )
         },
     )
@@ -124,9 +127,3 @@ def _traffic(options: dict[str, Any]) -> TrafficOptions | None:
     if given:
         raise BadOption(f"{', '.join(given).replace('_', '-')}: for traffic only, and --rate is not given")
     return None
-
-
-def _notes(options: dict[str, Any]) -> list[str]:
-    if options["dashboard_port"] is None or options["no_dashboard"]:
-        return []
-    return ["--dashboard-port: this version has no dashboard, it comes in a later one"]

@@ -15,7 +15,7 @@ from tiedreq.slowness import PauseSpec, SlowSpec
 
 
 def config(*arguments: str) -> UpConfig:
-    return read_options(arguments)[0]
+    return read_options(arguments)
 
 
 def test_without_options() -> None:
@@ -91,10 +91,10 @@ def test_a_folder_with_a_space_above_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert config().state_shown == str(tmp_path / ".tiedreq")
 
 
-def test_the_dashboard_comes_later() -> None:
-    assert read_options(["--no-dashboard"])[1] == []
-    (note,) = read_options(["--dashboard-port", "8000"])[1]
-    assert "no dashboard" in note
+def test_dashboard() -> None:
+    assert (config().dashboard, config().dashboard_port, config().dashboard_remote_control) == (True, None, False)
+    assert config("--dashboard-port", "8000", "--dashboard-remote-control").dashboard_port == 8000
+    assert not config("--no-dashboard").dashboard
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

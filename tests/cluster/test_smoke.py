@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +25,16 @@ def test_up_call_and_down(up: Callable[..., Up], tmp_path: Path) -> None:
     write_app(tmp_path)
     launcher = up("--replicas", "2", "--app", "app:service")
     match = launcher.ready()
-    assert (match[1], match[2]) == ("2", None)
+    assert match[1] == "2" and match[2].startswith("http://127.0.0.1:")
     assert Path(match[3]) == launcher.state
     assert launcher.line().startswith("try: ")
 
     assert stat.S_IMODE(os.stat(launcher.cluster_file).st_mode) == 0o600
     cluster = launcher.cluster()
     assert set(cluster) == {"version", "cluster", "pid", "token", "replicas", "dashboard"}
-    assert (cluster["version"], cluster["pid"], cluster["dashboard"]) == (1, launcher.pid, None)
+    assert (cluster["version"], cluster["pid"], cluster["dashboard"]) == (1, launcher.pid, match[2])
+    with urllib.request.urlopen(f"{match[2]}healthz", timeout=30) as answer:
+        assert answer.read() == b"ok\n"
     pids = list(launcher.replica_pids().values())
     assert sorted(launcher.replica_pids()) == ["r0", "r1"]
     assert sorted(child.pid for child in launcher.children()) == sorted(pids)
