@@ -45,7 +45,7 @@ class Night:
 
 
 class Nightly:
-    """Searches ``cases`` and then walks from ``seed`` on, for ``seconds`` of the wall's clock.
+    """Searches ``cases`` and then walks from ``seed`` on, for ``seconds`` of ``clock``, which is the wall's.
 
     ``say`` hears of everything that is finished or goes wrong, ``progress`` of how far it is.
     """
@@ -59,6 +59,7 @@ class Nightly:
         say: Callable[[str], None] = print,
         progress: Callable[[str], None] = lambda line: None,
         states_max: int = STATES_MAX,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.night = Night(first_seed=seed)
         self._cases = cases
@@ -66,11 +67,12 @@ class Nightly:
         self._say = say
         self._progress = progress
         self._states_max = states_max
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
 
     def run(self) -> Night:
         """Go on until the time is over. What is broken ends its own case only, and the walks."""
-        self._began = time.monotonic()
+        self._began = self._clock()
         try:
             for number, case in enumerate(self._cases):
                 left = SEARCHING * self._seconds - self._elapsed()
@@ -82,15 +84,15 @@ class Nightly:
         return self.night
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._began
+        return self._clock() - self._began
 
     def _search(self, case: Case, seconds: float) -> None:
         def progress(report: Report) -> None:
             self._progress(f"{case.name}: {report.states:,} states, up to {report.depth} moves")
 
-        search = Search(case, states_max=self._states_max, seconds_max=seconds, clock=time.monotonic, progress=progress)
+        search = Search(case, states_max=self._states_max, seconds_max=seconds, clock=self._clock, progress=progress)
+        self.night.reports.append(search.report)
         report = search.run()
-        self.night.reports.append(report)
         self._say(str(report))
         if report.violations:
             self._break(report.story())

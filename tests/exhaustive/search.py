@@ -25,7 +25,7 @@ ASIDE = 1_000
 
 @dataclass
 class Report:
-    """What a search found. ``complete`` is False when it was stopped before it had seen everything: then it has seen
+    """What a search found. ``complete`` is False when it ended before it had seen everything: then it has seen
     all histories of up to ``depth`` moves. ``seconds`` are of this process's CPU.
     """
 
@@ -35,7 +35,7 @@ class Report:
     ends: int = 0
     depth: int = 0
     seconds: float = 0.0
-    complete: bool = True
+    complete: bool = False
     violations: tuple[Violation, ...] = ()
     history: list[str] = field(default_factory=list)
     interned: str = ""
@@ -96,10 +96,11 @@ class Search:
                 report.states, report.seconds = len(self._states), time.process_time() - began
                 self._progress(report)
             if self._stop(position, deadline):
-                report.complete = False
                 break
             self._expand(position)
             position += 1
+        else:
+            report.complete = not report.violations
         if not report.violations:
             self._check_ends(position)
         report.states = len(self._states)

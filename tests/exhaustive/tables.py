@@ -147,7 +147,7 @@ class Tables:
         self.watch = Watching(case.replicas)
         self._idle: dict[tuple[int, int], int] = {}
         self._steps = lru_cache(REMEMBERED)(self._replay)
-        self._before = lru_cache(REMEMBERED)(self._look)
+        self._seen = lru_cache(REMEMBERED)(self._look)
 
     # ---- parts ------------------------------------------------------------------------------------------------
 
@@ -171,6 +171,10 @@ class Tables:
         data = self._parts[part]
         assert isinstance(data, bytes)
         return CallerPart.thaw(self.case, data)
+
+    def look(self, part: int) -> Any:
+        """A part to look at only: the caller's or a replica's process; None for one that has ended."""
+        return self._seen(part)
 
     def busy_states(self) -> set[Hashable]:
         """Every state in which a replica's process was seen while it held something."""
@@ -203,7 +207,7 @@ class Tables:
             effects = self.effects_of(letter.to, part, number, letter.given)
             effect = self.effects[effects[0]]
             if len(effects) == 1 and effect.after == part and not effect.letters:
-                receiver = self.caller(part) if letter.to == CALLER_SIDE else self.replica(part)
+                receiver = self.look(part)
                 copy = getattr(letter.message, "copy", None)
                 if receiver is not None and (copy is None or receiver.settled(copy)):
                     known = effects[0]
@@ -279,7 +283,7 @@ class Tables:
         if isinstance(done.given, ToCall) and done.given.unsent:
             self._run(done.before, done.given, done.choices, watch)
             return
-        before = self._before(done.before)
+        before = self.look(done.before)
         for core, event, commands, now in self._steps(effect):
             if isinstance(core, ReplicaCore):
                 name = core.identity.name

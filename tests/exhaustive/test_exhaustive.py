@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.exhaustive.case import TIE, Case
+from tests.exhaustive.__main__ import one_walk
+from tests.exhaustive.case import FAULTS, TIE, Case
 from tests.exhaustive.cases import COMPLETE, EVERY_RUN, WHEN_THERE_IS_TIME
 from tests.exhaustive.nightly import Nightly
 from tests.exhaustive.search import Report, Search
@@ -102,6 +104,10 @@ def test_with_two_replicas_only_the_deadline_ends_a_call_whose_starter_has_stopp
     assert report.complete and not report.violations
 
 
+def test_the_complete_case_has_every_fault_there_is() -> None:
+    assert set(COMPLETE.kinds) == set(FAULTS) and COMPLETE.faults == 2 and COMPLETE.replicas == 2
+
+
 # ---- random walks, and the night ------------------------------------------------------------------------------------
 
 
@@ -136,18 +142,19 @@ def test_a_walk_meets_what_is_broken(break_cores: Callable[[Mutant], None]) -> N
 
 def test_a_night_searches_and_walks_until_its_time_is_over() -> None:
     said: list[str] = []
-    small, large = Case("small", 1, ("raise",)), replace(COMPLETE, name="large")
-    night = Nightly([small, large], 2.0, 1, say=said.append, states_max=3_000).run()
+    small, large = Case("small", policies=(Plain(),)), replace(COMPLETE, name="large")
+    night = Nightly([small, large], 20.0, 1, say=said.append, clock=count().__next__).run()
     first, second = night.reports
-    assert first.complete and not second.complete and second.depth > 1 and second.states < 4_000
-    assert night.walks >= 1 and night.moves >= night.walked_states > 0 and not night.broken
+    assert first.complete and not second.complete and second.depth > 1 and 100 < second.states < 4_000
+    assert night.seconds >= 20 and night.walks > 3 and night.moves >= night.walked_states > 0 and not night.broken
     assert [line.split()[0] for line in said[:3]] == ["small", "large", "walks"]
     assert "2 cases searched, 1 of them to the end" in str(night) and str(night).endswith("0 broken")
 
 
 def test_a_night_tells_what_is_broken_and_goes_on_with_the_next_case(break_cores: Callable[[Mutant], None]) -> None:
-    break_cores(MUTANTS["no yield"])
-    night = Nightly([Case("tied"), Case("plain", policies=(Plain(),))], 1.0, 1, say=lambda line: None).run()
+    break_cores(MUTANTS["ends in silence"])
+    cases = [Case("tied"), Case("plain", policies=(Plain(),))]
+    night = Nightly(cases, 40.0, 1, say=lambda line: None, clock=count().__next__).run()
     assert [bool(report.violations) for report in night.reports] == [True, False]
     assert night.broken[0].startswith("tied: ")
 
@@ -164,3 +171,10 @@ def test_by_hand() -> None:
     done = program("--nightly", "--minutes", "0.01", "--seed", "7", "tie of three, one fault")
     assert done.returncode == 0 and "walks from seed 7 on" in done.stdout, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].endswith("0 broken")
+
+
+def test_one_walk_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_walk(7) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == draw(7).describe() and told[1].startswith("  1. ")
+    assert told[-1] == "replay: python -m tests.exhaustive --walk 7"

@@ -225,15 +225,13 @@ class World:
     def _moves_inside(self, part: int) -> tuple[Local, ...]:
         known = self._local.get(part)
         if known is None:
-            replica = self.tables.replica(part)
-            assert replica is not None
-            known = self._local[part] = tuple(replica_moves(self.case, replica))
+            known = self._local[part] = tuple(replica_moves(self.case, self.tables.look(part)))
         return known
 
     def _moves_of_caller(self, part: int) -> tuple[Local, ...]:
         known = self._calls.get(part)
         if known is None:
-            known = self._calls[part] = tuple(self._caller_moves(self.tables.caller(part)))
+            known = self._calls[part] = tuple(self._caller_moves(self.tables.look(part)))
         return known
 
     def _caller_moves(self, part: CallerPart) -> Iterator[Local]:
