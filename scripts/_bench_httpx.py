@@ -1,0 +1,394 @@
+"""Hedging transports for httpx on the same calls: see `scripts/bench_httpx --help`.
+
+The law is `stragglers`: lognormal of mean 5 ms and deviation 2 ms, 5 % of executions ten times as long; no queue, 20
+workers in a closed loop, 20,000 calls. The back end is an `httpx.MockTransport` that waits as long as the law says: the
+n-th copy of a call takes the same time whichever transport sends it. Everything runs on an asyncio loop in virtual
+time, which `time.monotonic` tells too, so that what is measured is what each decides: not the machine, and not one
+microsecond of anybody's overhead. Both peers run as their authors set them up, but for one thing: they are told the
+true rate of requests, on which their budget rests (`hedge-python` would believe in 100 a second, `httpx-hedged` would
+measure it, too low at first: both would send next to no hedges in so short a run). tiedreq runs with the budget that
+both have, 10 %, and with its own default, 5 %.
+
+Then each is shown a few awkward services, one request each, and what came of it is told.
+
+Called by scripts/bench_httpx, inside the project's environment, in the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import selectors
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import hedge
+import httpx
+import httpx_hedged  # type: ignore[import-untyped]
+from hedge.transport import HedgedHttpxTransport
+from rich.console import Console
+from rich.table import Table
+
+from tiedreq.core.policy import Backup, Hedged
+from tiedreq.httpx import HedgedTransport
+from tiedreq.laws import ServiceLaw, parse_law
+
+STRAGGLERS = "lognormal(mean=5ms,sd=2ms)*10@0.05"
+CALLS_DEFAULT, WORKERS_DEFAULT, SEEDS_DEFAULT = 20_000, 20, 3
+URL = "http://service/lookup"
+PEER = "hedge-python"
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+EXTRA, CPU = "extra", "cpu"
+UNITS = {EXTRA: "of calls", CPU: "us"}
+
+Make = Callable[[httpx.MockTransport, float], httpx.AsyncBaseTransport]
+
+
+# ---- virtual time ---------------------------------------------------------------------------------------------
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Does not wait: the time that was to be waited is added to the clock."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """What is ready, if the loop's own wake-up is."""
+        events = super().select(0)
+        if not events:
+            if timeout is None:
+                raise SystemExit("everybody waits for somebody else")
+            self.now += timeout
+        return events
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop in virtual time."""
+
+    def __init__(self) -> None:
+        self.jumping = JumpingSelector()
+        super().__init__(self.jumping)
+
+    def time(self) -> float:
+        """The virtual clock, in seconds."""
+        return self.jumping.now
+
+
+@contextmanager
+def virtual_time() -> Iterator[asyncio.Runner]:
+    """A runner in virtual time, while everybody's clock is its loop's."""
+    real = time.monotonic
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        time.monotonic = runner.get_loop().time
+        try:
+            yield runner
+        finally:
+            time.monotonic = real
+
+
+# ---- who is measured ------------------------------------------------------------------------------------------
+
+
+def plain(back_end: httpx.MockTransport, rate: float) -> httpx.AsyncBaseTransport:
+    """No hedging."""
+    return back_end
+
+
+def hedge_python(back_end: httpx.MockTransport, rate: float) -> httpx.AsyncBaseTransport:
+    """The peer: the 90th percentile of a sketch, 10 % of the requests that it is told of."""
+    return HedgedHttpxTransport(inner=back_end, config=hedge.HedgeConfig(estimated_rps=rate))
+
+
+def httpx_hedged_(back_end: httpx.MockTransport, rate: float) -> httpx.AsyncBaseTransport:
+    """The other peer: the same rule."""
+    config = httpx_hedged.HedgeConfig(estimated_rps=rate)
+    transport: httpx.AsyncBaseTransport = httpx_hedged.HedgedTransport(inner=back_end, default_config=config)
+    return transport
+
+
+def tiedreq(budget: float, seed: int, back_end: httpx.MockTransport, rate: float) -> httpx.AsyncBaseTransport:
+    """What is to be measured."""
+    return HedgedTransport(back_end, policy=Hedged(Backup(since="send", budget=budget)), rng=Random(seed))
+
+
+def subjects(seed: int) -> dict[str, Make]:
+    """Everybody, by name."""
+    return {
+        "plain": plain,
+        "hedge-python": hedge_python,
+        "httpx-hedged": httpx_hedged_,
+        "tiedreq, 10 %": partial(tiedreq, 0.10, seed),
+        "tiedreq, 5 %": partial(tiedreq, 0.05, seed),
+    }
+
+
+# ---- the measurement ------------------------------------------------------------------------------------------
+
+
+class BackEnd:
+    """Answers after a time that depends on the call and on which copy of it this is."""
+
+    def __init__(self, law: ServiceLaw, seed: int) -> None:
+        self._law = law
+        self._seed = seed
+        self._copies: dict[str, int] = {}
+        self.executions = 0
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        """Wait, then say something."""
+        call = request.headers["x-call"]
+        copy = self._copies[call] = self._copies.get(call, 0) + 1
+        self.executions += 1
+        await asyncio.sleep(self._law.sample(Random(f"{self._seed}:{call}:{copy}")))
+        return httpx.Response(200, content=b"ok")
+
+
+async def measure(make: Make, law: ServiceLaw, seed: int, calls: int, workers: int) -> dict[str, float]:
+    """Latencies in milliseconds by quantile, extra copies as a share of calls, processor time of a call."""
+    began_at = time.process_time()
+    back_end = BackEnd(law, seed)
+    transport = make(httpx.MockTransport(back_end.answer), workers / law.mean())
+    latencies: list[float] = []
+    numbers = iter(range(calls))
+    loop = asyncio.get_running_loop()
+
+    async def work() -> None:
+        for number in numbers:
+            began = loop.time()
+            response = await transport.handle_async_request(httpx.Request("GET", URL, headers={"x-call": str(number)}))
+            await response.aread()
+            latencies.append((loop.time() - began) * 1000)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(work())
+    await transport.aclose()
+    latencies.sort()
+    found = {name: latencies[min(int(q * calls), calls - 1)] for name, q in QUANTILES.items()}
+    return found | {EXTRA: back_end.executions / calls - 1, CPU: (time.process_time() - began_at) / calls * 1e6}
+
+
+def run(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """What each came to, seed by seed; they take turns."""
+    law = parse_law(options.service)
+    found: dict[str, list[dict[str, float]]] = {}
+    for seed in range(options.seed, options.seed + options.seeds):
+        for name, make in subjects(seed).items():
+            with virtual_time() as runner:
+                result = runner.run(measure(make, law, seed, options.calls, options.workers))
+            found.setdefault(name, []).append(result)
+    return found
+
+
+def rows_of(found: dict[str, list[dict[str, float]]]) -> list[dict[str, str | float]]:
+    """The rows that the contract of all bench scripts asks for: the median over seeds, the spread between them."""
+    rows: list[dict[str, str | float]] = []
+    for metric in (*QUANTILES, EXTRA, CPU):
+        peer = statistics.median(result[metric] for result in found[PEER])
+        for name, results in found.items():
+            values = [result[metric] for result in results]
+            value = statistics.median(values)
+            rows.append(
+                {
+                    "name": f"{name}: {metric}",
+                    "value": round(value, 4),
+                    "unit": UNITS.get(metric, "ms"),
+                    "spread": round(max(values) - min(values), 4),
+                    "ratio_to": f"{PEER}: {metric}",
+                    "ratio": round(value / peer, 4) if peer else 0.0,
+                }
+            )
+    return rows
+
+
+def show(found: dict[str, list[dict[str, float]]], options: argparse.Namespace) -> None:
+    """The table."""
+    table = Table(title=f"{options.service}: {options.calls:,} calls, median of {options.seeds} seeds; ms")
+    for column in ("", *QUANTILES, "extra copies", "CPU/call, us"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, results in found.items():
+        middle = {metric: statistics.median(result[metric] for result in results) for metric in results[0]}
+        table.add_row(
+            name, *(f"{middle[metric]:.1f}" for metric in QUANTILES), f"{middle[EXTRA]:.1%}", f"{middle[CPU]:.0f}"
+        )
+    Console().print(table)
+
+
+# ---- awkward services -----------------------------------------------------------------------------------------
+
+SLOW, BACKUP_AT = 0.5, 0.1
+"""Seconds that the first copy takes, and after which the second one leaves."""
+Probe = Callable[[httpx.AsyncBaseTransport, "Awkward"], Awaitable[str]]
+
+
+class Awkward(httpx.AsyncBaseTransport):
+    """A service whose first copy is slow, and whose second one does ``second``."""
+
+    def __init__(self, second: Callable[[], Awaitable[httpx.Response]], stalls: bool = False) -> None:
+        self._second = second
+        self._stalls = stalls
+        self.copies = 0
+        self.running = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """One copy."""
+        self.copies += 1
+        self.running += 1
+        try:
+            if self.copies > 1:
+                return await self._second()
+            if self._stalls:
+                return httpx.Response(200, stream=Stalling())
+            await asyncio.sleep(SLOW)
+            return httpx.Response(200, content=b"ok")
+        finally:
+            self.running -= 1
+
+
+class Stalling(httpx.AsyncByteStream):
+    """A body that does not begin for a minute."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await asyncio.sleep(60)
+        yield b"ok"
+
+
+async def _broken() -> httpx.Response:
+    raise httpx.ReadError("the connection was reset")
+
+
+async def _busy() -> httpx.Response:
+    return httpx.Response(503)
+
+
+async def _slow_too() -> httpx.Response:
+    await asyncio.sleep(SLOW)
+    return httpx.Response(200, content=b"ok")
+
+
+async def _fine() -> httpx.Response:
+    return httpx.Response(200, content=b"ok")
+
+
+async def fetch(transport: httpx.AsyncBaseTransport, back_end: Awkward) -> str:
+    """What a request comes to."""
+    began = asyncio.get_running_loop().time()
+    try:
+        response = await transport.handle_async_request(httpx.Request("GET", URL))
+        await response.aread()
+    except httpx.TransportError as error:
+        return type(error).__name__
+    return f"{response.status_code} after {asyncio.get_running_loop().time() - began:.1f} s"
+
+
+async def leave(transport: httpx.AsyncBaseTransport, back_end: Awkward) -> str:
+    """What still runs when the caller has left during the race."""
+    try:
+        async with asyncio.timeout(2 * BACKUP_AT):
+            await transport.handle_async_request(httpx.Request("GET", URL))
+    except TimeoutError:
+        pass
+    return f"{back_end.running} copies still run"
+
+
+async def post(transport: httpx.AsyncBaseTransport, back_end: Awkward) -> str:
+    """How often a request that may not be repeated is sent."""
+    await transport.handle_async_request(httpx.Request("POST", URL))
+    return f"sent {back_end.copies} x"
+
+
+PROBES: dict[str, tuple[Callable[[], Awkward], Probe]] = {
+    "the second copy's connection breaks": (partial(Awkward, _broken), fetch),
+    "the second copy is refused with 503": (partial(Awkward, _busy), fetch),
+    "the first copy's body does not begin": (partial(Awkward, _fine, stalls=True), fetch),
+    "the caller leaves during the race": (partial(Awkward, _slow_too), leave),
+    "a POST": (partial(Awkward, _fine), post),
+}
+
+
+def careful() -> dict[str, Callable[[Awkward], httpx.AsyncBaseTransport]]:
+    """Everybody who hedges, with the second copy ``BACKUP_AT`` seconds after the first."""
+    backup = Backup(since="send", after=BACKUP_AT)
+    theirs = httpx_hedged.HedgeConfig(warmup_delay=BACKUP_AT)
+    return {
+        "hedge-python": lambda back_end: HedgedHttpxTransport(back_end, hedge.HedgeConfig(warmup_delay=BACKUP_AT)),
+        "httpx-hedged": lambda back_end: cast(Any, httpx_hedged.HedgedTransport(back_end, theirs)),
+        "tiedreq": lambda back_end: HedgedTransport(back_end, policy=Hedged(backup)),
+    }
+
+
+def probe() -> dict[str, dict[str, str]]:
+    """What each comes to with each service."""
+    found: dict[str, dict[str, str]] = {}
+    for what, (service, ask) in PROBES.items():
+        for name, make in careful().items():
+
+            async def asked(make: Any = make, service: Any = service, ask: Probe = ask) -> str:
+                back_end = service()
+                transport = make(back_end)
+                told = await ask(transport, back_end)
+                await transport.aclose()
+                return told
+
+            with virtual_time() as runner:
+                found.setdefault(what, {})[name] = runner.run(asked())
+    return found
+
+
+def show_probes(found: dict[str, dict[str, str]]) -> None:
+    """The second table."""
+    names = list(careful())
+    table = Table(title=f"One request; the first copy takes {SLOW:g} s, the second leaves after {BACKUP_AT:g} s")
+    for column in ("", *names):
+        table.add_column(column)
+    for what, told in found.items():
+        table.add_row(what, *(told[name] for name in names))
+    Console().print(table)
+
+
+def whole(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench_httpx",
+        description="Compare hedging transports for httpx on the same calls, in virtual time: latencies, and how many "
+        "copies more than calls each sent.",
+    )
+    parser.add_argument("--calls", type=whole, default=CALLS_DEFAULT, metavar="N", help="per seed (%(default)s)")
+    parser.add_argument("--workers", type=whole, default=WORKERS_DEFAULT, metavar="N", help="at once (%(default)s)")
+    parser.add_argument("--service", default=STRAGGLERS, metavar="LAW", help="of one execution (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the first of the seeds (%(default)s)")
+    parser.add_argument("--seeds", type=whole, default=SEEDS_DEFAULT, metavar="N", help="how many (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    found = run(options)
+    show(found, options)
+    probes = probe()
+    show_probes(probes)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"rows": rows_of(found), "awkward": probes}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
