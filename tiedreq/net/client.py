@@ -6,11 +6,9 @@ and one writes; one timer task serves all calls. A call costs no task, nursery o
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
 import secrets
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +17,7 @@ import trio
 from tiedreq.core.call import CallCore, CallRequest
 from tiedreq.core.call_stats import CallStats
 from tiedreq.core.checks import check_number
-from tiedreq.core.commands import CallCommand, CancelCopy, OutcomeKind, SendCopy
+from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, OutcomeKind, SendCopy
 from tiedreq.core.errors import BadOption, RemoteViolation
 from tiedreq.core.events import (
     CallerCancelled,
@@ -50,6 +48,7 @@ from tiedreq.net.inquiries import Inquiries
 from tiedreq.net.link import Link
 from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
 from tiedreq.net.opencall import Answered, OpenCall
+from tiedreq.net.timers import Timers
 from tiedreq.observe.client import ClientObserver
 from tiedreq.reply import Reply
 from tiedreq.wire.limits import WireLimits
@@ -58,6 +57,7 @@ from tiedreq.wire.payload import decode_payload, encode_payload
 TIMEOUT_MAX = 86_400.0
 METHODS_MAX = 4096
 CLOSE_SECONDS = 1.0
+_TIED, _HEDGED = Tied(), Hedged()
 
 logger = logging.getLogger("tiedreq.client")
 
@@ -87,9 +87,10 @@ class Client(LinkOwner):
         self._calls: dict[int, OpenCall] = {}
         self._number = 0
         self._stats = CallStats()
-        self._timers: list[tuple[float, int]] = []
-        self._timer_bell = Bell()
+        self._timers = Timers(self._calls, self._due)
         self._met_methods: dict[str, MethodInfo] = {}
+        self._infos: dict[str, MethodInfo] = {}  # what the replicas of now agree on, as far as it was asked for
+        self._payload_bytes_max = limits.payload_bytes_max
         self._inquiries = Inquiries(wire_limits)
         self._closed = False
         self.observer: ClientObserver | None = None
@@ -101,7 +102,7 @@ class Client(LinkOwner):
 
     async def call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with the client's policy and return the value. See ``request`` for options and errors."""
-        return (await self.request(method, args, **options)).value
+        return (await self._made(method, args, **options)).value()
 
     async def tied_call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with ``Tied()`` unless ``policy=`` says otherwise. See ``request``.
@@ -109,8 +110,8 @@ class Client(LinkOwner):
         Raises ``UnsafeToDuplicate`` before anything is sent when the method is not declared idempotent.
         """
         if options.get("policy") is None:
-            options["policy"] = Tied()
-        return (await self.request(method, args, **options)).value
+            options["policy"] = _TIED
+        return (await self._made(method, args, **options)).value()
 
     async def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with ``Hedged()`` unless ``policy=`` says otherwise: a backup when no answer came in time.
@@ -118,8 +119,8 @@ class Client(LinkOwner):
         Raises as ``tied_call``. See ``request``.
         """
         if options.get("policy") is None:
-            options["policy"] = Hedged()
-        return (await self.request(method, args, **options)).value
+            options["policy"] = _HEDGED
+        return (await self._made(method, args, **options)).value()
 
     async def request(
         self,
@@ -143,6 +144,21 @@ class Client(LinkOwner):
         ``BadOption``); ``CallError`` otherwise: ``RemoteFailure``, ``DeadlineExceeded``, ``Overloaded``,
         ``Unavailable``, ``OutcomeUnknown``. The caller's own cancellation stays ``trio.Cancelled``.
         """
+        call = await self._made(method, args, timeout=timeout, key=key, policy=policy, accept=accept, metadata=metadata)
+        return call.reply(trio.current_time())
+
+    async def _made(
+        self,
+        method: str,
+        args: Any = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        policy: Policy | None = None,
+        accept: Accept | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> OpenCall:
+        """Make a call and return it once it is answered. Raises as ``request``."""
         await trio.lowlevel.checkpoint_if_cancelled()
         began = trio.current_time()
         request, timeout_used, surrounding = self._prepare(
@@ -158,7 +174,7 @@ class Client(LinkOwner):
         if call.error is not None:
             raise call.error
         if outcome.kind == OutcomeKind.ANSWERED:
-            return call.reply(trio.current_time())
+            return call
         if outcome.kind == OutcomeKind.DEADLINE and surrounding:
             await trio.lowlevel.checkpoint()  # the scheduler learns only here that the scope's time is over
         raise call.failure(self._decode_details)
@@ -179,7 +195,7 @@ class Client(LinkOwner):
         """
         if self._closed:
             raise BadOption("client: it is closed")
-        info = self._replicas.method(method) if isinstance(method, str) else None
+        info = self._infos.get(method) if type(method) is str else None
         if info is None:
             info = self._known_method(method)
         chosen = self._choose_policy(policy)
@@ -222,6 +238,10 @@ class Client(LinkOwner):
     def _known_method(self, method: object) -> MethodInfo:
         if not isinstance(method, str):
             raise BadOption(f"method: {method!r} is not a text")
+        info = self._replicas.method(method)
+        if info is not None:
+            self._infos[method] = info
+            return info
         info = self._met_methods.get(method)
         if info is None:
             known = ", ".join(sorted(self._met_methods)) or "none"
@@ -230,8 +250,7 @@ class Client(LinkOwner):
 
     def _encode(self, args: Any) -> bytes:
         payload = encode_payload(args, self._wire_limits, what="args")
-        limit = min((view.payload_bytes_max for view in self._replicas.views()), default=self.limits.payload_bytes_max)
-        limit = min(limit, self.limits.payload_bytes_max)
+        limit = self._payload_bytes_max
         if len(payload) > limit:
             raise TooLarge(
                 f"args: {len(payload)} bytes when encoded, over the limit of {limit}. Nothing was sent.",
@@ -309,31 +328,32 @@ class Client(LinkOwner):
 
     def _step(self, call: OpenCall, event: CallEvent, now: float) -> None:
         """Give one event to a call's core and carry out its commands, all of them before the next event."""
-        events = deque([event])
-        while events:
-            for command in call.core.step(events.popleft(), now):
-                failed = self._execute(call, command)
-                if failed is not None:
-                    events.append(failed)
+        core = call.core
+        failed: list[CopyUnsent] = []
+        for command in core.step(event, now):
+            self._execute(call, command, failed, now)
+        while failed:
+            for command in core.step(failed.pop(0), now):
+                self._execute(call, command, failed, now)
         if call.outcome is None:
             wake_at = call.core.wake_at
             if wake_at < call.waking_at:
-                self._schedule(call, wake_at)
+                call.waking_at = wake_at
+                self._timers.set(core.request.id.number, wake_at)
 
-    def _execute(self, call: OpenCall, command: CallCommand) -> CopyUnsent | None:
-        if isinstance(command, SendCopy):
+    def _execute(self, call: OpenCall, command: CallCommand, failed: list[CopyUnsent], now: float) -> None:
+        if type(command) is SendCopy:
             if not self._send(command):
-                return CopyUnsent(command.submit.copy)
-        elif isinstance(command, CancelCopy):
+                failed.append(CopyUnsent(command.submit.copy))
+        elif type(command) is CompleteCall:
+            self._calls.pop(call.core.request.id.number, None)
+            if self.observer is not None:
+                self.observer.ended(call, command.outcome, now)
+            call.complete(command.outcome)
+        elif type(command) is CancelCopy:
             link = self._links.get(command.link)
             if link is not None and not link.discard(command.copy):
                 link.send(Cancel(command.copy))
-        else:
-            self._calls.pop(call.core.request.id.number, None)
-            if self.observer is not None:
-                self.observer.ended(call, command.outcome, trio.current_time())
-            call.complete(command.outcome)
-        return None
 
     def _send(self, command: SendCopy) -> bool:
         """False for a replica that takes less than those that the call was checked against: it came later."""
@@ -346,28 +366,15 @@ class Client(LinkOwner):
 
     # ---- timers -----------------------------------------------------------------------------------------------
 
-    def _schedule(self, call: OpenCall, at: float) -> None:
-        call.waking_at = at
-        earliest = self._timers[0][0] if self._timers else math.inf
-        heapq.heappush(self._timers, (at, call.core.request.id.number))
-        if at < earliest:
-            self._timer_bell.ring()
-        if len(self._timers) > 64 + 4 * len(self._calls):
-            self._timers = [entry for entry in self._timers if entry[1] in self._calls]
-            heapq.heapify(self._timers)
+    def _due(self, number: int, at: float, now: float) -> None:
+        call = self._calls.get(number)
+        if call is not None and at >= call.waking_at:
+            call.waking_at = math.inf
+            self._step(call, TimePassed(), now)
 
     async def run_timers(self) -> None:
         """The one timer task of all calls."""
-        while True:
-            now = trio.current_time()
-            while self._timers and self._timers[0][0] <= now:
-                at, number = heapq.heappop(self._timers)
-                call = self._calls.get(number)
-                if call is not None and at >= call.waking_at:
-                    call.waking_at = math.inf
-                    self._step(call, TimePassed(), now)
-            with trio.CancelScope(deadline=self._timers[0][0] if self._timers else math.inf):
-                await self._timer_bell.wait()
+        await self._timers.run()
 
     async def close(self, links: list[Link]) -> None:
         """Cancel the open calls and close the links, within a bound even when the caller is cancelled."""
@@ -391,6 +398,7 @@ class Client(LinkOwner):
         view = ReplicaView(up.link_id, Identity(up.peer.name, up.peer.incarnation), up.welcome)
         self._links[up.link_id] = link
         self._replicas.add(view)
+        self._replicas_changed()
         if len(self._met_methods) > METHODS_MAX:
             self._met_methods.clear()
         self._met_methods.update(view.methods)
@@ -403,10 +411,16 @@ class Client(LinkOwner):
         """A replica is no longer reachable over this connection."""
         self._links.pop(down.link_id, None)
         self._replicas.remove(down.link_id)
+        self._replicas_changed()
         now = trio.current_time()
         lost = LinkLost(down.link_id, drained=down.by_peer and down.code == DRAINED)
         for call in list(self._calls.values()):
             self._step(call, lost, now)
+
+    def _replicas_changed(self) -> None:
+        self._infos.clear()
+        own = self.limits.payload_bytes_max
+        self._payload_bytes_max = min([own, *(view.payload_bytes_max for view in self._replicas.views())])
 
     def on_failure(self, link: Link, error: ConnectError) -> None:
         """A replica could not be reached."""
@@ -422,13 +436,16 @@ class Client(LinkOwner):
         if view is None:
             return
         view.round_trip, view.round_trip_deviation = link.round_trip, link.round_trip_deviation
+        calls, nonce = self._calls, self.nonce
         for message in messages:
-            if isinstance(message, Started | Result | Failed | Ended):
-                if message.load is not None:
-                    view.take_load(message.load, now)
-                call = self._calls.get(message.copy.number)
-                if call is not None and message.copy.client == self.nonce:
-                    self._copy_news(call, link_id, message, now)
+            kind = type(message)
+            if kind is Result or kind is Started or kind is Ended or kind is Failed:
+                if message.load is not None:  # type: ignore[union-attr]
+                    view.take_load(message.load, now)  # type: ignore[union-attr]
+                copy: CopyId = message.copy  # type: ignore[union-attr]
+                call = calls.get(copy.number)
+                if call is not None and copy.client == nonce:
+                    self._copy_news(call, link_id, message, now)  # type: ignore[arg-type]
             elif isinstance(message, Draining):
                 view.draining = True
             elif isinstance(message, Report):
@@ -438,14 +455,15 @@ class Client(LinkOwner):
 
     def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
         copy = message.copy
-        if isinstance(message, Started):
-            self._step(call, CopyStarted(link, copy), now)
-        elif isinstance(message, Result):
+        if type(message) is Result:
             self._answer(call, link, message, now)
-        elif isinstance(message, Failed):
+        elif type(message) is Started:
+            self._step(call, CopyStarted(link, copy), now)
+        elif type(message) is Failed:
             code, text, details, retryable = message.code, message.message, message.details, message.retryable
             self._step(call, FailureReceived(link, copy, code, text, details, retryable, message.service_time), now)
         else:
+            assert type(message) is Ended
             state, cause, hint = message.state, message.cause, message.retry_after
             self._step(call, CopyEnded(link, copy, state, cause, hint, message.service_time), now)
 

@@ -95,6 +95,11 @@ class OpenCall:
             end=end_in_words(sent),
         )
 
+    def value(self) -> Any:
+        """The answer's value. Only after an outcome of kind ANSWERED."""
+        assert self.outcome is not None and self.outcome.copy is not None
+        return self.answers[self.outcome.copy].value
+
     def reply(self, now: float) -> Reply:
         """The answer with its story. Only after an outcome of kind ANSWERED."""
         assert self.outcome is not None and self.outcome.copy is not None
