@@ -171,3 +171,21 @@ async def test_status_is_plain_and_asked_over_the_wire(autojump_clock: MockClock
         with trio.move_on_after(0) as scope:
             await client.replica_status()
         assert scope.cancelled_caught and not client._inquiries._waiting
+
+
+async def test_a_copy_that_was_taken_back_before_it_left_is_no_load_of_its_replica(autojump_clock: MockClock) -> None:
+    """Else a replica would look busier with each of them, and get less and less to do."""
+    async with LocalCluster(bench_service(), replicas=3) as client:
+        taken_back = []
+        for link in client._links.values():
+            discard = link.discard
+            link.discard = lambda copy, discard=discard: discard(copy) and (taken_back.append(copy) or True)  # type: ignore[method-assign]
+        for _ in range(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.call, "work", 0.01)
+                await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        await trio.sleep(1)
+        await gather(*[partial(client.call, "work", 0.01, policy=Plain()) for _ in range(12)])
+        assert len(taken_back) > 2
+        assert [view.unreported() for view in client._replicas.views()] == [0, 0, 0]

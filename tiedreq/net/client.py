@@ -74,7 +74,7 @@ class Client(LinkOwner):
         timeout: float,
         limits: ClientLimits,
         wire_limits: WireLimits,
-        picker: str = "two-choices",
+        picker: str = "adaptive",
     ) -> None:
         self.limits = limits
         self.policy = check_policy(policy)
@@ -351,9 +351,12 @@ class Client(LinkOwner):
                 self.observer.ended(call, command.outcome, now)
             call.complete(command.outcome)
         elif type(command) is CancelCopy:
-            link = self._links.get(command.link)
-            if link is not None and not link.discard(command.copy):
-                link.send(Cancel(command.copy))
+            link, view = self._links.get(command.link), self._replicas.get(command.link)
+            if link is not None and view is not None:
+                if link.discard(command.copy):
+                    view.sent -= 1  # the replica will never count it
+                else:
+                    link.send(Cancel(command.copy))
 
     def _send(self, command: SendCopy) -> bool:
         """False for a replica that takes less than those that the call was checked against: it came later."""

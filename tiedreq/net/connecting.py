@@ -48,7 +48,7 @@ async def connect(
     timeout: float = 10.0,
     limits: ClientLimits | None = None,
     cluster: str | None = None,
-    picker: str = "two-choices",
+    picker: str = "adaptive",
     network: Network | None = None,
     observe: Observe | None = OBSERVE_DEFAULT,
 ) -> AsyncIterator[Client]:
@@ -58,7 +58,7 @@ async def connect(
     ``$TIEDREQ_CLUSTER`` or ``./.tiedreq/cluster.json``. ``token`` and ``cluster`` (its name) are read from the cluster
     file when not given. ``policy`` is used by ``call`` and ``request`` (default ``Auto()``), ``timeout`` (seconds) by
     every call that names none; it also bounds how long to wait for the first replica. ``picker`` is how a replica is
-    chosen: ``two-choices``, ``adaptive``, ``least-outstanding`` or ``random`` (``core.picker``). ``observe`` is what is
+    chosen: ``adaptive``, ``two-choices``, ``least-outstanding`` or ``random`` (``core.picker``). ``observe`` is what is
     remembered of calls for ``client.observer`` (docs/operating.md); None: nothing.
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
