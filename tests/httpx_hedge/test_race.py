@@ -8,7 +8,7 @@ import pytest
 
 from tests.httpx_hedge._backend import DELAY, Act, Backend, hedging
 from tests.httpx_hedge._loops import on_asyncio, on_trio
-from tiedreq.core.policy import Plain
+from tiedreq.core.policy import Backup, Hedged, Plain
 from tiedreq.hedging.race import LATER
 
 URL = "http://service/things"
@@ -171,6 +171,13 @@ def test_plain_sends_no_backups(run) -> None:
     backend = Backend(Act(0.5), Act(0.0))
     fetch(run, backend, options={"policy": Plain()})
     assert len(backend.requests) == 1
+
+
+def test_observe_only_counts_and_sends_nothing(run) -> None:
+    backend = Backend(Act(0.5), Act(0.0))
+    policy = Hedged(Backup(after=DELAY, budget=None), observe_only=True)
+    _, took, stats = fetch(run, backend, options={"policy": policy})
+    assert len(backend.requests) == 1 and took == pytest.approx(0.5) and stats["backups_observed"] == 2
 
 
 def test_a_second_backup_follows_where_it_may(run) -> None:

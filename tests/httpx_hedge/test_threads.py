@@ -2,110 +2,17 @@
 
 from __future__ import annotations
 
-import gc
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
 
 import httpx
 import pytest
 
 from tests.httpx_hedge._backend import hedging
+from tests.httpx_hedge._server import OK, PATIENCE, SOON, Server, first_hangs, wait_until
 from tiedreq.httpx.workers import Workers
-
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-PATIENCE = 10.0
-SOON = 0.02
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.002)
-
-
-class Server:
-    """A bare HTTP server: ``answer(number, connection)`` is called for each request, in a thread."""
-
-    def __init__(self, answer: Callable[[int, socket.socket], None]) -> None:
-        self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.requests = 0
-        self.closed_by_client = 0
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-        self._connections: list[socket.socket] = []
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()[0]
-            except OSError:
-                return
-            with self._lock:
-                self._connections.append(connection)
-                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
-                self._threads[-1].start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with closing(connection), suppress(OSError):
-            while True:
-                received = b""
-                while not received.endswith(b"\r\n\r\n"):
-                    more = connection.recv(4096)
-                    if not more:
-                        return
-                    received += more
-                with self._lock:
-                    self.requests += 1
-                    number = self.requests
-                self._answer(number, connection)
-
-    def hang(self, connection: socket.socket) -> None:
-        """Say nothing until the client goes."""
-        if connection.recv(1) == b"":
-            with self._lock:
-                self.closed_by_client += 1
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._threads[0].join(PATIENCE)
-        for connection in self._connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def start(answer: Callable[[Server, int, socket.socket], None]) -> Server:
-        server = Server(lambda number, connection: answer(server, number, connection))
-        servers.append(server)
-        return server
-
-    yield start
-    for server in servers:
-        server.close()
-    gc.collect()  # a socket left open is told of here
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "tiedreq-copy"])
-
-
-def first_hangs(server: Server, number: int, connection: socket.socket) -> None:
-    if number == 1:
-        server.hang(connection)
-    else:
-        connection.sendall(OK)
 
 
 def client_of(transport: httpx.BaseTransport) -> httpx.Client:
@@ -196,6 +103,21 @@ def test_what_accept_raises_reaches_the_caller(serve) -> None:
         with pytest.raises(ZeroDivisionError):
             client.get(server.url)
         wait_until(lambda: server.closed_by_client == 1)
+
+
+def test_ctrl_c_closes_everything(serve) -> None:
+    def answer(server: Server, number: int, connection: socket.socket) -> None:
+        if number == 2:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        server.hang(connection)
+
+    server = serve(answer)
+    transport = hedging(None, SOON)
+    with client_of(transport) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.get(server.url)
+        wait_until(lambda: server.closed_by_client == 2)
+    assert transport.stats()[f"threads:{server.url}"]["cancelled"] == 1
 
 
 def test_many_threads_share_a_transport(serve) -> None:

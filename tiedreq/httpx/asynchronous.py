@@ -7,6 +7,7 @@ inside the race; the rest is the caller's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 
@@ -29,10 +30,13 @@ MakeRequest = Callable[[Flight], httpx.Request]
 class Replayed(httpx.AsyncByteStream):
     """A body of which the first chunk has been read."""
 
-    def __init__(self, first: bytes, rest: AsyncIterator[bytes], stream: httpx.AsyncByteStream) -> None:
+    def __init__(
+        self, first: bytes, rest: AsyncIterator[bytes], stream: httpx.AsyncByteStream, *, runs_out: bool
+    ) -> None:
         self._first = first
         self._rest = rest
         self._stream = stream
+        self._runs_out = runs_out
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._first:
@@ -41,11 +45,19 @@ class Replayed(httpx.AsyncByteStream):
             yield chunk
 
     async def aclose(self) -> None:
-        """Close the body; what has not been read is dropped."""
-        try:
+        """Close the body; what has not been read is dropped.
+
+        The iterator is made of several, one below the other, and closing the uppermost leaves the others to the
+        garbage collector. Where reading on from a closed connection ends them all with an error (HTTP/1.1), that is
+        done instead.
+        """
+        if not self._runs_out:
             await _close_iterator(self._rest)
-        finally:
-            await self._stream.aclose()
+        await self._stream.aclose()
+        if self._runs_out:
+            with contextlib.suppress(Exception):
+                async for _ in self._rest:
+                    pass
 
 
 async def _close_iterator(iterator: AsyncIterator[bytes]) -> None:
@@ -69,7 +81,8 @@ async def read_first_byte(response: httpx.Response) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_SECONDS):
             await _close_iterator(rest)
         raise
-    response.stream = Replayed(first, rest, stream)
+    runs_out = response.extensions.get("http_version") in (b"HTTP/1.0", b"HTTP/1.1")
+    response.stream = Replayed(first, rest, stream, runs_out=runs_out)
 
 
 async def close_all(responses: Iterable[httpx.Response]) -> None:

@@ -105,19 +105,20 @@ class Hosts:
     def __init__(self, hosts: Mapping[str, Sequence[str]] | None, *, keep_host: bool) -> None:
         self._keep_host = check_flag("keep_host", keep_host)
         self._bases: dict[str, list[httpx.URL]] = {}
+        self._names: dict[str, list[str]] = {}
         for name, bases in (hosts or {}).items():
             origin = origin_of(_base(name, "hosts"))
             if isinstance(bases, str) or not 1 <= len(bases) <= HOSTS_MAX:
                 raise BadOption(f"hosts: {name} needs a list of 1 to {HOSTS_MAX} base URLs")
             self._bases[origin] = [_base(base, f"hosts: {name}") for base in bases]
-            if len({str(base) for base in self._bases[origin]}) < len(bases):
+            self._names[origin] = [str(base) for base in self._bases[origin]]
+            if len(set(self._names[origin])) < len(bases):
                 raise BadOption(f"hosts: {name} names a base URL twice")
 
     def of(self, request: httpx.Request) -> tuple[str, Sequence[str]]:
         """The name of the service, and those of its hosts."""
         origin = origin_of(request.url)
-        bases = self._bases.get(origin)
-        return origin, (origin,) if bases is None else [str(base) for base in bases]
+        return origin, self._names.get(origin) or (origin,)
 
     def copy(self, request: httpx.Request, origin: str, target: int) -> httpx.Request:
         """A request of its own for one copy."""
