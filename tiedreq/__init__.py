@@ -26,6 +26,7 @@ from tiedreq.errors import (
 from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
 from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.observe.options import Observe
 from tiedreq.reply import Attempt, Reply
 from tiedreq.service import Context, Failure, Service
 
@@ -45,6 +46,7 @@ __all__ = [
     "DeadlineExceeded",
     "Failure",
     "Hedged",
+    "Observe",
     "OutcomeUnknown",
     "Overloaded",
     "Plain",

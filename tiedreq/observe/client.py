@@ -9,51 +9,49 @@ share one.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tiedreq.core.commands import Outcome
-from tiedreq.core.sent_copy import SentCopy
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId
+from tiedreq.core.commands import Outcome, OutcomeKind
+from tiedreq.core.policy import Policy
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyState
 from tiedreq.observe import clock
-from tiedreq.observe.histogram import Histogram
+from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
 from tiedreq.observe.snapshot import VERSION, CallView, ClientMethodView, ClientSnapshot, CopyView, process_view
 
 if TYPE_CHECKING:
     from tiedreq.net.client import Client
-    from tiedreq.net.opencall import Answered, OpenCall
+    from tiedreq.net.opencall import OpenCall
 
-CALLS_DEFAULT = 2048
+CALLS_DEFAULT = 1024
 METHODS_MAX = 256
 RECENT_DEFAULT = 64
 OTHERS = "(others)"
 LOST = "lost the race"
 
 
-class CallRecord(NamedTuple):
-    """A call that has ended. Times are Trio's."""
+CallRecord = tuple[Any, ...]
+"""A call that has ended, as it is kept: flat, for that takes little to make and to hold. Times are Trio's.
 
-    id: CallId
-    method: str
-    policy: str
-    began: float
-    ended: float
-    outcome: Outcome
-    copies: tuple[SentCopy, ...]
-    answers: dict[CopyId, tuple[float, float]]
-    """Queue wait and service time of the copies that answered."""
+Number, method, policy, began, ended, kind of the outcome, code, and then for each copy ``COPY_FIELDS`` values: id,
+replica, kind, round, sent, started, ended, state, cause, whether it won, queue wait, service time.
+"""
+HEAD_FIELDS, COPY_FIELDS = 7, 12
 
 
 class _Calls:
     """Of one method under one kind of policy."""
 
-    __slots__ = ("copies", "duplicates", "executions", "latency", "outcomes", "useful", "wasted")
+    __slots__ = ("copies", "duplicates", "executions", "latency", "method", "outcomes", "policy", "useful", "wasted")
 
-    def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
+    def __init__(self, method: str, policy: str) -> None:
+        self.method = method
+        self.policy = policy
+        self.outcomes = [0] * len(OutcomeKind)
         self.latency = Histogram()
         self.copies = 0
         self.executions = 0
@@ -61,12 +59,12 @@ class _Calls:
         self.useful = 0.0
         self.wasted = 0.0
 
-    def view(self, method: str, policy: str) -> ClientMethodView:
+    def view(self) -> ClientMethodView:
         return ClientMethodView(
-            method=method,
-            policy=policy,
-            calls=self.outcomes.total(),
-            outcomes=dict(self.outcomes),
+            method=self.method,
+            policy=self.policy,
+            calls=sum(self.outcomes),
+            outcomes={kind.name.lower(): self.outcomes[kind] for kind in OutcomeKind if self.outcomes[kind]},
             latency=self.latency.view(),
             copies=self.copies,
             executions=self.executions,
@@ -89,37 +87,48 @@ class ClientObserver:
         self.calls: deque[CallRecord] = deque(maxlen=calls)
         self._client = client
         self._began = trio.current_time()
-        self._methods: dict[tuple[str, str], _Calls] = {}
+        self._methods: dict[tuple[str, type[Policy]], _Calls] = {}
+        self._others = _Calls(OTHERS, OTHERS)
 
     def ended(self, call: OpenCall, outcome: Outcome, now: float) -> None:
-        """A call has its outcome."""
+        """A call has its outcome. On the path of every call: what is not needed later is not kept."""
         core = call.core
         request = core.request
-        policy = type(request.policy).__name__
-        calls = self._methods.get((request.method, policy)) or self._row(request.method, policy)
-        copies = tuple(core.copies.values())
+        key = request.method, type(request.policy)
+        calls = self._methods.get(key) or self._row(*key)
+        began, answers, winner = call.began, call.answers, outcome.copy
+        record = [request.id.number, calls.method, calls.policy, began, now, outcome.kind, outcome.code]
         executions = 0
-        for copy in copies:
-            started = copy.started_at
-            if copy.id == outcome.copy and copy.id in call.answers:
+        for copy in core.copies.values():
+            identity, started, ended = copy.id, copy.started_at, copy.ended_at
+            answer = answers.get(identity) if answers else None
+            won = answer is not None and identity == winner
+            waited = service = None
+            if answer is not None:
+                waited, service = answer.queue_wait, answer.service_time
+            if won:
                 executions += 1
-                calls.useful += call.answers[copy.id].service_time
+                calls.useful += service  # type: ignore[operator]
             elif started is not None:
                 executions += 1
-                calls.wasted += (now if copy.ended_at is None else copy.ended_at) - started
-        calls.outcomes[outcome.kind.name.lower()] += 1
-        calls.latency.add(now - call.began)
-        calls.copies += len(copies)
+                calls.wasted += (now if ended is None else ended) - started
+            record += (identity, copy.replica, copy.kind, copy.round, copy.sent_at, started, ended)
+            record += (copy.state, copy.cause, won, waited, service)
+        self.calls.append(tuple(record))
+        calls.outcomes[outcome.kind] += 1
+        calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
+        calls.latency.sum += now - began
+        calls.copies += len(core.copies)
         calls.executions += executions
         if executions > 1:
             calls.duplicates += 1
-        brief = outcome if not (outcome.details or outcome.message) else outcome._replace(details=b"", message="")
-        answers = {copy: _times(answer) for copy, answer in call.answers.items()}
-        self.calls.append(CallRecord(request.id, request.method, policy, call.began, now, brief, copies, answers))
 
-    def _row(self, method: str, policy: str) -> _Calls:
-        key = (method, policy) if len(self._methods) < METHODS_MAX else (OTHERS, OTHERS)
-        return self._methods.setdefault(key, _Calls())
+    def _row(self, method: str, policy: type[Policy]) -> _Calls:
+        """The row of a method under a kind of policy; beyond ``METHODS_MAX`` of them, the row of all others."""
+        if len(self._methods) < METHODS_MAX:
+            row = self._methods[method, policy] = _Calls(method, policy.__name__)
+            return row
+        return self._others
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 
@@ -139,72 +148,68 @@ class ClientObserver:
             uptime=trio.current_time() - self._began,
             in_flight=in_flight,
             counters=stats,
-            methods=[calls.view(*key) for key, calls in self._methods.items()],
+            methods=[calls.view() for calls in self._rows()],
             replicas=replicas,
             learned=learned,
-            recent=[call_view(record, offset) for record in latest],
+            recent=[call_view(record, self._client.nonce, offset) for record in latest],
             loop_lag=self.lag.view(),
             process=process_view(),
         )
 
+    def _rows(self) -> list[_Calls]:
+        return [*self._methods.values(), *([self._others] if self._others.copies else [])]
+
     def find(self, call: CallId) -> CallRecord | None:
         """The record of a call; None once newer ones have pushed it out."""
-        for record in reversed(self.calls):
-            if record.id == call:
-                return record
-        return None
+        if call.client != self._client.nonce:
+            return None
+        return next((record for record in reversed(self.calls) if record[0] == call.number), None)
 
     def view(self, record: CallRecord) -> CallView:
         """A record as plain values."""
-        return call_view(record, clock.offset())
+        return call_view(record, self._client.nonce, clock.offset())
 
 
-def _times(answer: Answered) -> tuple[float, float]:
-    return answer.queue_wait, answer.service_time
-
-
-def call_view(record: CallRecord, offset: float) -> CallView:
-    """A record as plain values; ``offset`` as of ``clock.offset``."""
-    outcome = record.outcome
-    winner = outcome.copy
-    views = [_copy_view(record, copy, winner) for copy in record.copies]
+def call_view(record: CallRecord, client: int, offset: float) -> CallView:
+    """A record of the client with the nonce ``client`` as plain values; ``offset`` as of ``clock.offset``."""
+    number, method, policy, began, ended, kind, code = record[:HEAD_FIELDS]
+    views = [
+        _copy_view(record[start : start + COPY_FIELDS], began) for start in range(HEAD_FIELDS, len(record), COPY_FIELDS)
+    ]
     return CallView(
-        call_id=str(record.id),
-        method=record.method,
-        policy=record.policy,
-        began=record.began + offset,
-        latency=record.ended - record.began,
-        outcome=outcome.kind.name.lower(),
-        code=outcome.code,
+        call_id=str(CallId(client, number)),
+        method=method,
+        policy=policy,
+        began=began + offset,
+        latency=ended - began,
+        outcome=kind.name.lower(),
+        code=code,
         replica=next((view["replica"] for view in views if view["winner"]), None),
         copies=views,
     )
 
 
-def _copy_view(record: CallRecord, copy: SentCopy, winner: CopyId | None) -> CopyView:
-    def since(at: float | None) -> float | None:
-        return None if at is None else at - record.began
-
-    wait, service = record.answers.get(copy.id, (None, None))
+def _copy_view(fields: tuple[Any, ...], began: float) -> CopyView:
+    identity, replica, kind, round_, sent, started, ended, state, cause, won, waited, service = fields
     return CopyView(
-        copy=str(copy.id),
-        replica=copy.replica,
-        kind=copy.kind.label,
-        rank=None if copy.id.rank == UNTIED else copy.id.rank,
-        round=copy.round,
-        sent=copy.sent_at - record.began,
-        started=since(copy.started_at),
-        ended=since(copy.ended_at),
-        end=_end(copy),
-        winner=copy.id == winner,
-        queue_wait=wait,
+        copy=str(identity),
+        replica=replica,
+        kind=kind.label,
+        rank=None if identity.rank == UNTIED else identity.rank,
+        round=round_,
+        sent=sent - began,
+        started=None if started is None else started - began,
+        ended=None if ended is None else ended - began,
+        end=_end(ended, state, cause),
+        winner=won,
+        queue_wait=waited,
         service_time=service,
     )
 
 
-def _end(copy: SentCopy) -> str | None:
+def _end(ended: float | None, state: CopyState | None, cause: Cause) -> str:
     """As ``Attempt.end``; a copy of a call that has ended and of which nothing is heard has lost."""
-    if copy.ended_at is None:
+    if ended is None:
         return LOST
-    state = "lost" if copy.state is None else copy.state.label
-    return state if copy.cause == Cause.NONE else f"{state}: {copy.cause.label}"
+    words = "lost" if state is None else state.label
+    return words if cause == Cause.NONE else f"{words}: {cause.label}"

@@ -10,8 +10,9 @@ when they end, each exactly once (an obligation of the executor).
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -33,7 +34,7 @@ from tiedreq.core.events import (
 from tiedreq.core.messages import Ended, Failed, Result
 from tiedreq.core.types import CallId, CopyId
 from tiedreq.observe import clock
-from tiedreq.observe.histogram import Histogram
+from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
 from tiedreq.observe.snapshot import VERSION, LinkView, ReplicaMethodView, ReplicaSnapshot, process_view
 from tiedreq.observe.stories import (
@@ -55,7 +56,7 @@ from tiedreq.service import Service
 if TYPE_CHECKING:
     from tiedreq.net.server import ReplicaServer
 
-RECORDS_DEFAULT = 16_384
+RECORDS_DEFAULT = 8_192
 
 logger = logging.getLogger("tiedreq.replica")
 
@@ -63,11 +64,9 @@ logger = logging.getLogger("tiedreq.replica")
 class _Executions:
     """Of one method."""
 
-    __slots__ = ("answered", "busy", "failed", "queue_wait", "running", "service", "started", "wasted", "wasted_busy")
+    __slots__ = ("answered", "busy", "failed", "queue_wait", "service", "wasted", "wasted_busy")
 
     def __init__(self) -> None:
-        self.started = 0
-        self.running = 0
         self.answered = 0
         self.failed = 0
         self.wasted = 0
@@ -76,10 +75,10 @@ class _Executions:
         self.service = Histogram()
         self.queue_wait = Histogram()
 
-    def view(self) -> ReplicaMethodView:
+    def view(self, running: int) -> ReplicaMethodView:
         return ReplicaMethodView(
-            started=self.started,
-            running=self.running,
+            started=self.answered + self.failed + self.wasted + running,
+            running=running,
             answered=self.answered,
             failed=self.failed,
             wasted=self.wasted,
@@ -106,39 +105,44 @@ class ReplicaObserver:
         self._cluster = cluster
         self._began = trio.current_time()
         self._methods = {name: _Executions() for name in service.methods}
+        self._names = tuple(self._methods)
+        self._rows = {name: row for row, name in enumerate(self._names)}
         self._running: dict[CopyId, tuple[_Executions, float]] = {}
 
     # ---- on the path of every message -------------------------------------------------------------------------
 
-    def stepped(self, event: ReplicaEvent, commands: Iterable[ReplicaCommand], now: float) -> None:
+    def stepped(self, event: ReplicaEvent, commands: Sequence[ReplicaCommand], now: float) -> None:
         """The core took ``event`` at ``now`` and said what has to be done."""
-        kind = type(event)
-        if kind is SubmitReceived:
-            submit = event.submit  # type: ignore[union-attr]
-            self.records.append(
-                (now, ARRIVED, submit.copy, submit.kind, submit.method, submit.partners, event.link)  # type: ignore[union-attr]
-            )
-        elif kind is WorkFinished:
-            self._finished(event, commands, now)  # type: ignore[arg-type]
-            return
-        elif kind is not InputSettled:
+        if type(event) is InputSettled:
+            if commands:
+                self._look_at(commands, now)
+        elif type(event) is SubmitReceived:
+            submit = event.submit
+            row = self._rows.get(submit.method)
+            self.records.append((now, ARRIVED, submit.copy, submit.kind, row, event.link))
+            if commands:
+                self._look_at(commands, now)
+        elif type(event) is WorkFinished:
+            self._finished(event, commands, now)
+        else:
             self._other(event, now)
+            self._look_at(commands, now)
+
+    def _look_at(self, commands: Sequence[ReplicaCommand], now: float) -> None:
+        """Note starts, and endings without an answer."""
         for command in commands:
-            if type(command) is SendCaller:
-                message = command.message
+            kind = type(command)
+            if kind is StartWork:
+                submit = command.submit  # type: ignore[union-attr]
+                self._running[submit.copy] = self._methods[submit.method], now
+            elif kind is SendCaller:
+                message = command.message  # type: ignore[union-attr]
                 if type(message) is Ended:
                     self._ended(message, now)
-            elif type(command) is StartWork:
-                copy = command.submit.copy
-                executions = self._methods[command.submit.method]
-                executions.started += 1
-                executions.running += 1
-                self._running[copy] = executions, now
-                self.records.append((now, STARTED, copy))
 
-    def _finished(self, event: WorkFinished, commands: Iterable[ReplicaCommand], now: float) -> None:
-        executions, started_at = self._running.pop(event.copy)
-        executions.running -= 1
+    def _finished(self, event: WorkFinished, commands: Sequence[ReplicaCommand], now: float) -> None:
+        copy = event.copy
+        executions, started_at = self._running.pop(copy)
         busy = now - started_at
         executions.busy += busy
         for command in commands:
@@ -147,23 +151,30 @@ class ReplicaObserver:
             message = command.message
             if type(message) is Result:
                 executions.answered += 1
-                self.records.append((now, DONE, message.copy, message.queue_wait, message.service_time))
+                kind = DONE
             elif type(message) is Failed:
                 executions.failed += 1
-                self.records.append((now, FAILED, message.copy, message.queue_wait, message.service_time))
-            elif type(message) is Ended:
-                self._ended(message, now)
-                continue
+                kind = FAILED
             else:
+                if type(message) is Ended:
+                    self._ended(message, now)
                 continue
-            executions.service.add(message.service_time)
-            executions.queue_wait.add(message.queue_wait)
+            service, waited = message.service_time, message.queue_wait
+            self.records.append((now, kind, copy, waited, service))
+            histogram = executions.service
+            histogram.counts[bisect_left(BOUNDS, service)] += 1
+            histogram.sum += service
+            histogram = executions.queue_wait
+            histogram.counts[bisect_left(BOUNDS, waited)] += 1
+            histogram.sum += waited
             return
         executions.wasted += 1
         executions.wasted_busy += busy
 
     def _ended(self, message: Ended, now: float) -> None:
-        self.records.append((now, ENDED, message.copy, message.state, message.cause))
+        running = self._running.get(message.copy)
+        started_at = None if running is None else running[1]
+        self.records.append((now, ENDED, message.copy, message.state, message.cause, started_at))
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("copy %s ends %s: %s", message.copy, message.state.label, message.cause.label)
 
@@ -189,12 +200,19 @@ class ReplicaObserver:
 
     def story(self, call: CallId) -> ReplicaStory:
         """What the ring still holds about one call. Takes a look at every record: a millisecond or two."""
-        return replica_story(self._server.identity.name, self.records, call, clock.offset())
+        return replica_story(self._server.identity.name, self._all_records(), call, clock.offset(), self._names)
+
+    def _all_records(self) -> Iterator[tuple[Any, ...]]:
+        """The ring, and the executions that go on: their starts are not in it before they end."""
+        yield from self.records
+        for copy, (_, started_at) in list(self._running.items()):
+            yield (started_at, STARTED, copy)
 
     def snapshot(self) -> ReplicaSnapshot:
         """The replica now."""
         server, core = self._server, self._server.core
         status = server.status()
+        running = Counter(executions for executions, _ in self._running.values())
         endings: dict[str, dict[str, int]] = {}
         for (state, cause), count in core.stats.endings.items():
             endings.setdefault(state.label, {})[cause.label] = count
@@ -216,7 +234,7 @@ class ReplicaObserver:
             callers=core.sizes()["callers"],
             counters=self._counters(status["messages"]),
             endings=endings,
-            methods={name: executions.view() for name, executions in self._methods.items()},
+            methods={name: executions.view(running[executions]) for name, executions in self._methods.items()},
             links={name: self._link(name, state) for name, state in status["links"].items()},
             loop_lag=self.lag.view(),
             process=process_view(),

@@ -2,17 +2,20 @@
 
 A record is a tuple ``(time, kind, …)`` with Trio's time:
 
-* ``ARRIVED`` copy, kind of copy, method, partners, link · ``STARTED`` copy · ``ENDED`` copy, state, cause
-* ``DONE`` and ``FAILED`` copy, queue wait, service time · ``HEARD`` the partner's copy, the event's class
-* ``CANCEL`` copy: its caller cancelled it · ``CALLER_GONE`` link: everything of that caller is cancelled
+* ``ARRIVED`` copy, kind of copy, number of the method (None: no such method), link
+* ``ENDED`` copy, state, cause, when it had started (None: never)
+* ``DONE`` and ``FAILED`` copy, queue wait, service time
+* ``HEARD`` the partner's copy, the event's class · ``CANCEL`` copy: its caller does not want it any more
+* ``CALLER_GONE`` link: everything of that caller is cancelled · ``STARTED`` copy, only of executions that go on
 
-``tiedreq.observe.replica`` writes them. Pure: nothing here looks at a clock.
+``tiedreq.observe.replica`` writes them: few, small, and none for a start, which the end tells. Pure: nothing here looks
+at a clock.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypedDict
 
 from tiedreq.core.events import ClaimDenied, ClaimGranted, PeerClaimed, PeerNext, PeerStarted
@@ -68,8 +71,13 @@ def parse_call_id(text: str) -> CallId | None:
     return CallId(int(match[1], 16), int(match[2]))
 
 
-def replica_story(name: str, records: Iterable[tuple[Any, ...]], call: CallId, offset: float) -> ReplicaStory:
-    """What ``records`` hold about ``call``; ``offset`` is what their clock lacks to the time of day, in seconds."""
+def replica_story(
+    name: str, records: Iterable[tuple[Any, ...]], call: CallId, offset: float, methods: Sequence[str]
+) -> ReplicaStory:
+    """What ``records`` hold about ``call``; ``offset`` is what their clock lacks to the time of day, in seconds.
+
+    ``methods`` are the names that records know by number.
+    """
     events: list[StoryEvent] = []
     open_copies: dict[CopyId, int] = {}
     since: float | None = None
@@ -85,32 +93,36 @@ def replica_story(name: str, records: Iterable[tuple[Any, ...]], call: CallId, o
         if subject[:2] != call:
             continue
         if kind == ARRIVED:
-            method = record[4]
-            open_copies[subject] = record[6]
+            method = None if record[4] is None else methods[record[4]]
+            open_copies[subject] = record[5]
         elif kind in (ENDED, DONE, FAILED):
             open_copies.pop(subject, None)
         if len(events) < EVENTS_MAX:
-            events.append(_told(record, offset))
+            events += _told(record, offset)
+    events.sort(key=lambda event: event["at"])
     return ReplicaStory(name=name, since=since, method=method, events=events)
 
 
-def _told(record: tuple[Any, ...], offset: float) -> StoryEvent:
+def _told(record: tuple[Any, ...], offset: float) -> Iterator[StoryEvent]:
     at, kind, copy = record[0] + offset, record[1], record[2]
     if kind == ARRIVED:
-        partners = ", ".join(partner.name for partner in record[5])
-        return _event(at, copy, "arrived", f"{record[3].label}, tied over {partners}" if partners else record[3].label)
-    if kind == STARTED:
-        return _event(at, copy, "started", "")
-    if kind == ENDED:
-        state, cause = record[3], record[4]
-        return _event(at, copy, "ended", state.label if cause == Cause.NONE else f"{state.label}: {cause.label}")
-    if kind == HEARD:
-        return _event(at, copy, f"heard {_HEARD[record[3]]}", "")
-    if kind == CANCEL:
-        return _event(at, copy, "cancel", "its caller does not want it any more")
-    told = _event(at, copy, "done" if kind == DONE else "failed", "")
-    told["queue_wait"], told["service_time"] = record[3], record[4]
-    return told
+        yield _event(at, copy, "arrived", record[3].label)
+    elif kind == STARTED:
+        yield _event(at, copy, "started", "")
+    elif kind == ENDED:
+        state, cause, started_at = record[3:6]
+        if started_at is not None:
+            yield _event(started_at + offset, copy, "started", "")
+        yield _event(at, copy, "ended", state.label if cause == Cause.NONE else f"{state.label}: {cause.label}")
+    elif kind == HEARD:
+        yield _event(at, copy, f"heard {_HEARD[record[3]]}", "")
+    elif kind == CANCEL:
+        yield _event(at, copy, "cancel", "its caller does not want it any more")
+    else:
+        yield _event(at - record[4], copy, "started", "")
+        told = _event(at, copy, "done" if kind == DONE else "failed", "")
+        told["queue_wait"], told["service_time"] = record[3], record[4]
+        yield told
 
 
 def _event(at: float, copy: CopyId, what: str, detail: str) -> StoryEvent:

@@ -1,0 +1,113 @@
+"""What observation costs: processor time per call with it and without it. See `scripts/bench_observe --help`.
+
+Two clusters in one process, each with its client, over real sockets: one is observed as it is by default (rings,
+counts, histograms, the lag of the loop), the other not at all. They take turns, in changing order, so that what
+disturbs the machine disturbs both. The time is that of the whole process: client and replicas. Handlers do nothing, so
+a call is as cheap as it gets and the share is as high as it gets.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+from _bench import Row, parser, row, show, whole, write
+
+import tiedreq
+from tiedreq.observe.options import Observe
+
+ROUNDS_DEFAULT, CALLS_DEFAULT, FLIGHT_DEFAULT = 60, 500, 32
+PAYLOAD = bytes(128)
+UNIT = "µs per call"
+OBSERVED, NOT_OBSERVED = "observed", "not observed"
+
+
+def make_service() -> tiedreq.Service:
+    service = tiedreq.Service("bench")
+
+    @service.method(idempotent=True)
+    async def echo(ctx: tiedreq.Context, args: Any) -> Any:
+        return args
+
+    return service
+
+
+@asynccontextmanager
+async def cluster(observe: Observe | None) -> AsyncIterator[tiedreq.Client]:
+    """Two replicas and a client of theirs."""
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        handles: list[tiedreq.ReplicaHandle] = []
+        for name in ("a", "b"):
+            handles.append(await nursery.start(partial(tiedreq.serve, make_service(), name=name, observe=observe)))
+        peers = {handle.name: handle.url for handle in handles}
+        for handle in handles:
+            handle.set_peers(peers)
+        async with tiedreq.connect(list(peers.values()), observe=observe) as client:
+            await trio.sleep(1.0)  # until the replicas have measured their links
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+async def turn(client: tiedreq.Client, policy: tiedreq.Policy, calls: int, flight: int) -> float:
+    """Microseconds of processor time per call."""
+    numbers = iter(range(calls))
+
+    async def worker() -> None:
+        for _ in numbers:
+            await client.request("echo", PAYLOAD, policy=policy)
+
+    began = time.process_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(flight):
+            nursery.start_soon(worker)
+    return (time.process_time() - began) / calls * 1e6
+
+
+async def measure(rounds: int, calls: int, flight: int) -> list[Row]:
+    policies: dict[str, tiedreq.Policy] = {"plain": tiedreq.Plain(), "tied, sent at once": tiedreq.Tied(stagger=0.0)}
+    values: dict[tuple[str, str], list[float]] = {}
+    async with cluster(Observe()) as observed, cluster(None) as unobserved:
+        clients = {OBSERVED: observed, NOT_OBSERVED: unobserved}
+        for round_ in range(rounds + 1):
+            for name, policy in policies.items():
+                order = list(clients.items())[:: 1 if round_ % 2 else -1]
+                for kind, client in order:
+                    gc.collect()
+                    taken = await turn(client, policy, calls, flight)
+                    if round_:  # the first one warms up
+                        values.setdefault((name, kind), []).append(taken)
+    rows: list[Row] = []
+    for name in policies:
+        peer = values[name, NOT_OBSERVED]
+        rows.append(row(f"{name}, {NOT_OBSERVED}", UNIT, peer))
+        ours = values[name, OBSERVED]
+        rows.append(row(f"{name}, {OBSERVED}", UNIT, ours, peer=f"{name}, {NOT_OBSERVED}", peers=peer))
+    return rows
+
+
+def main() -> int:
+    options = parser("bench_observe", "Measure what observation costs: processor time per call with it and without.")
+    options.add_argument("--rounds", type=whole, default=ROUNDS_DEFAULT, metavar="N", help="turns (%(default)s)")
+    options.add_argument("--calls", type=whole, default=CALLS_DEFAULT, metavar="N", help="in a turn (%(default)s)")
+    options.add_argument("--in-flight", type=whole, default=FLIGHT_DEFAULT, metavar="N", help="(%(default)s)")
+    chosen = options.parse_args()
+    logging.disable(logging.WARNING)
+    rows = trio.run(measure, chosen.rounds, chosen.calls, chosen.in_flight)
+    show("Processor time of client and replicas; medians over rounds", rows)
+    write(chosen.json, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
