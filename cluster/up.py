@@ -110,7 +110,7 @@ async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, 
         dashboard = await open_dashboard(config)
     except DashboardUnavailable as error:
         output.note(str(error))
-        if error.wanted:
+        if error.fatal:
             return 1
         dashboard = None
     try:
@@ -142,7 +142,7 @@ async def _run_replicas(
                 if output.wants_table:
                     output.note(f"dashboard with controls: {dashboard.url}#token={token}")
                 feed = partial(Feed, cluster, operator, driver, title=_title(config), slots=config.slots)
-                nursery.start_soon(dashboard.run, token, feed)
+                nursery.start_soon(dashboard.run, token, feed, output.note)
             if driver is not None:
                 nursery.start_soon(driver.run)
             if output.wants_table:

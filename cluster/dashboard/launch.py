@@ -24,11 +24,11 @@ _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class DashboardUnavailable(Exception):
-    """It can't be had; the text is one line. ``wanted``: it was asked for by name, so the launcher can't go on."""
+    """It can't be had; the text is one line. ``fatal``: what was asked for by name, so the launcher can't go on."""
 
-    def __init__(self, text: str, *, wanted: bool) -> None:
+    def __init__(self, text: str, *, fatal: bool) -> None:
         super().__init__(text)
-        self.wanted = wanted
+        self.fatal = fatal
 
 
 class Dashboard:
@@ -45,8 +45,16 @@ class Dashboard:
         for listener in self._listeners:
             listener.socket.close()
 
-    async def run(self, token: str, make_feed: Callable[[], Feed]) -> None:
-        """Load what serves it, and serve it until cancelled."""
+    async def run(self, token: str, make_feed: Callable[[], Feed], tell: Callable[[str], None]) -> None:
+        """Load what serves it, and serve it until cancelled. Should it fail, ``tell`` is told; the cluster goes on."""
+        try:
+            await self._run(token, make_feed)
+        except Exception as error:
+            log.exception("the dashboard has failed")
+            tell(f"the dashboard has failed, and the cluster goes on without it: {type(error).__name__}")
+            self.close()
+
+    async def _run(self, token: str, make_feed: Callable[[], Feed]) -> None:
         await trio.to_thread.run_sync(_load)
         from cluster.dashboard.app import make_app
         from cluster.dashboard.serving import serve_dashboard
@@ -65,15 +73,14 @@ async def open_dashboard(config: UpConfig) -> Dashboard | None:
     lacking = missing()
     if lacking:
         need = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
-        text = f"no dashboard: {need}; install tiedreq[dashboard]"
-        raise DashboardUnavailable(text, wanted=config.dashboard_port is not None)
+        raise DashboardUnavailable(f"no dashboard: {need}; install tiedreq[dashboard]", fatal=False)
     address = Address(config.host, config.dashboard_port or 0)
     try:
         return Dashboard(config, await open_listeners(address))
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
         text = f"dashboard: can't listen at {address.host} port {address.port}: {reason}"
-        raise DashboardUnavailable(text, wanted=True) from None
+        raise DashboardUnavailable(text, fatal=True) from None
 
 
 def _load() -> None:

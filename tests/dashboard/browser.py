@@ -100,14 +100,13 @@ class Page:
             raise BrowserError(f"{script}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def wait(self, script: str, seconds: float = PATIENCE) -> Any:
-        """Wait until an expression is true; its value."""
+    def wait(self, script: str, seconds: float = PATIENCE) -> None:
+        """Wait until an expression is true."""
         until = time.monotonic() + seconds
-        while not (value := self.run(script)):
+        while not self.run(f"!!({script})"):
             if time.monotonic() > until:
                 raise BrowserError(f"not within {seconds:g} s: {script}")
             time.sleep(0.1)
-        return value
 
     def press(self, key: str, code: int, text: str = "") -> None:
         """Press and release a key."""

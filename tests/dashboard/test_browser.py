@@ -1,0 +1,181 @@
+"""The page in a headless Chromium, on a real cluster: charts are drawn, controls work, with the keyboard too.
+
+With `TIEDREQ_SCREENSHOTS=DIR` its pictures are kept there, for people to look at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.dashboard import missing
+from tests.cluster._launcher import Up
+from tests.dashboard.browser import Page, browser_path, open_page
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(bool(missing()), reason="the extra dashboard is not installed"),
+    pytest.mark.skipif(browser_path() is None, reason="no Chromium is installed here"),
+]
+
+DRAWN = """(() => {
+  const canvas = document.querySelector('#%s canvas');
+  if (!canvas || !canvas.width) return 0;
+  const probe = document.createElement('canvas').getContext('2d');
+  probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('%s').trim();
+  probe.fillRect(0, 0, 1, 1);
+  const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    if (data[i + 3] > 200 && Math.hypot(data[i] - r, data[i + 1] - g, data[i + 2] - b) < 20) count++;
+  return count;
+})()"""
+"""How many pixels of a chart have the color of a line."""
+
+FILL = """(() => {
+  const field = document.querySelector(`#%s [name=%s]`);
+  field.value = %s;
+  field.dispatchEvent(new Event('input', {bubbles: true}));
+})()"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with open_page(tmp_path) as opened:
+        opened.look()
+        yield opened
+
+
+def ctl(launcher: Up, *arguments: str) -> str:
+    command = [sys.executable, "-m", "cluster.ctl", *arguments]
+    return subprocess.run(command, cwd=launcher.cwd, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def status(launcher: Up) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ctl(launcher, "status", "--json"))
+    return found
+
+
+def said(page: Page, text: str) -> None:
+    page.wait(f"document.getElementById('said').textContent === {json.dumps(text)}")
+
+
+def fill(page: Page, form: str, **values: str) -> None:
+    for name, value in values.items():
+        page.run(FILL % (f"form-{form}", name, json.dumps(value)))
+    page.run(f"document.querySelector('#form-{form} button[type=submit]').click()")
+
+
+def press(page: Page, replica: str, verb: str) -> None:
+    page.wait(
+        f"""(() => {{ const button = document.querySelector('[aria-label="Replica {replica}"] [data-verb={verb}]');
+        if (button.disabled || button.hidden) return false; button.click(); return true; }})()"""
+    )
+
+
+def state(replica: str) -> str:
+    return f"""document.querySelector('[aria-label="Replica {replica}"] .pill').textContent"""
+
+
+def picture(page: Page, tmp_path: Path, name: str) -> None:
+    page.screenshot(Path(os.environ.get("TIEDREQ_SCREENSHOTS", tmp_path)) / f"{name}.png")
+
+
+def test_charts_races_and_controls(up: Callable[..., Up], page: Page, tmp_path: Path) -> None:
+    launcher = up("--replicas", "3", "--slots", "2", "--json")
+    url = launcher.event("ready")["dashboard"]
+    page.open(ctl(launcher, "dashboard").strip())
+    page.wait("document.getElementById('link').textContent === 'live'")
+    assert page.run("location.hash") == "", "the token is taken out of the address"
+    page.wait("document.querySelectorAll('.card').length === 3 && !document.getElementById('panel').disabled")
+    assert page.run("document.querySelector('#chart-latency').parentElement.querySelector('.empty').hidden") is False
+    assert "No races yet" in page.run("document.getElementById('race-caption').textContent")
+    picture(page, tmp_path, "no-samples")
+
+    fill(page, "work", service="exp(40ms)")
+    said(page, "work takes exp(40ms), without pauses")
+    fill(page, "traffic", rate="90", policy="tied-classic", work="true")
+    said(page, "90 calls/s with tied-classic to work")
+    fill(page, "latency", spec="4ms")
+    said(page, "the latency between replicas is 4ms")
+    page.wait(f"({DRAWN % ('chart-latency', '--c0')}) > 20")
+    page.wait(f"({DRAWN % ('chart-curve', '--c0')}) > 20")
+    for chart in ("queue", "running", "service", "lag", "notice"):
+        page.wait(f"({DRAWN % (f'chart-{chart}', '--c2')}) > 20")
+    page.wait("document.querySelector('#methods th[scope=row]')?.textContent === 'work'")
+    found = status(launcher)
+    assert found["work"]["service"] == "exp(40ms)" and found["faults"]["latency"] == "4ms"
+    assert (found["traffic"]["rate"], found["traffic"]["policy"]) == (90, "tied-classic")
+
+    page.wait("document.querySelectorAll('#race-list button').length > 2")
+    page.wait(
+        "document.querySelector('#race-picture svg .runs') && document.querySelector('#race-picture svg .notice')"
+    )
+    assert "starts at" in page.run("document.getElementById('race-story').textContent")
+    picture(page, tmp_path, "light")
+
+    page.run("document.querySelector('#race-list button').focus()")
+    page.press("ArrowDown", 40)
+    assert page.run("document.activeElement.getAttribute('aria-current')") == "true"
+    assert page.run("document.getElementById('follow').checked") is False
+
+    press(page, "r2", "pause")
+    page.wait(f"{state('r2')} === 'paused'")
+    press(page, "r2", "resume")
+    page.wait(f"{state('r2')} === 'up'")
+    fill(page, "partition", **{"from": "r0", "to": "r1"})
+    said(page, "r0 is cut off from r1")
+    page.wait("""document.querySelector('[aria-label="Replica r0"] .links .down')?.textContent.includes('r1')""")
+    picture(page, tmp_path, "partition")
+    page.run("document.getElementById('heal').click()")
+    said(page, "all replicas reach each other again")
+    page.wait("!document.querySelector('.links .down')")
+
+    page.look(dark=True)
+    page.wait(f"({DRAWN % ('chart-latency', '--c0')}) > 20")
+    assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(18, 21, 27)"
+    picture(page, tmp_path, "dark")
+    page.look(width=390, height=844)
+    page.wait("document.querySelector('#chart-latency canvas').clientWidth < 390")
+    assert page.run("document.documentElement.scrollWidth") <= 390, "nothing makes a small screen scroll sideways"
+    picture(page, tmp_path, "small")
+
+    fill(page, "traffic", rate="0")
+    said(page, "no traffic is driven")
+    assert not page.errors
+    assert all(request.startswith((url, "about:")) for request in page.requests)
+    assert launcher.stop() == 0
+
+
+def test_read_only_until_the_token_is_there(up: Callable[..., Up], page: Page) -> None:
+    launcher = up("--replicas", "2", "--json")
+    page.open(launcher.event("ready")["dashboard"])
+    page.wait("document.getElementById('link').textContent === 'live' && !document.getElementById('locked').hidden")
+    assert page.run("document.getElementById('panel').disabled") is True
+    assert page.run("[...document.querySelectorAll('.actions button, #steps button')].every((one) => one.disabled)")
+    page.press("Tab", 9)
+    assert page.run("document.activeElement.className") == "skip"
+
+    def unlock(token: str) -> None:
+        page.run(f"document.getElementById('token').value = {json.dumps(token)}")
+        page.run("document.querySelector('#unlock button').click()")
+
+    unlock("wrong")
+    said(page, "the control token is missing or wrong")
+    assert page.run("document.getElementById('panel').disabled") is True
+    unlock(json.loads((launcher.state / "control.json").read_text())["token"])
+    page.wait("!document.getElementById('panel').disabled && document.getElementById('locked').hidden")
+    press(page, "r1", "drain")
+    page.wait(f"{state('r1')} === 'drained'")
+    press(page, "r1", "restart")
+    page.wait(f"{state('r1')} === 'up'")
+    assert launcher.stop() == 0
+    page.wait("document.getElementById('link').textContent === 'the launcher does not answer'")
