@@ -24,13 +24,14 @@ def test_a_backup_answers_and_the_losers_connection_is_closed(serve) -> None:
     transport = hedging(None, SOON)
     with client_of(transport) as client:
         response = client.get(server.url)
-        assert response.content == b"ok" and response.extensions["tiedreq"][1]["kind"] == "backup"
+        assert response.content == b"ok"
+        assert [copy["kind"] for copy in response.extensions["tiedreq"]] == ["first", "backup"]
         # While the client goes on: the loser waits for no timeout.
         wait_until(lambda: server.closed_by_client == 1)
         wait_until(lambda: transport._workers.idle == len(transport._workers))
         assert client.get(server.url).content == b"ok"
     stats = transport.stats()[f"threads:{server.url}"]
-    assert stats["backups_won"] == 1 and stats["in_flight"] == 0
+    assert stats["backups_sent"] >= 1 and stats["answered"] == 2 and stats["in_flight"] == 0
 
 
 def test_a_failure_does_not_win_while_another_copy_lives(serve) -> None:
