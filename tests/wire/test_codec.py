@@ -15,6 +15,7 @@ from tests.wire.strategies import BY_TYPE, messages, times
 from tiedreq.core import messages as m
 from tiedreq.core.errors import BadOption, RemoteViolation
 from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity, Load
+from tiedreq.wire import hot
 from tiedreq.wire.codec import (
     UnknownMessage,
     decode_frame,
@@ -319,3 +320,41 @@ def test_wide_numbers_and_single_floats_are_taken() -> None:
     wide = b"\x93\x29" + b"\x94\xcf" + struct.pack(">Q", 1) + b"\xd3" + struct.pack(">q", 2) + b"\xcd\x00\x00\xd0\xff"
     frame = b"\xdd\x00\x00\x00\x01" + wide + b"\xca" + struct.pack(">f", 0.5)
     assert decode_frame(frame, DEFAULT_LIMITS) == [m.Next(CopyId(1, 2, 0, -1), 0.5)]
+
+
+def _raw_submit(partners: object, method: object = "work") -> bytes:
+    raw = [20, [7, 1, 0, 0], 0, method, b"", 1.0, partners, True, False, False, None, []]
+    return join_frame([msgpack.packb(raw)])
+
+
+def test_the_same_partners_and_method_are_the_same_objects() -> None:
+    """A queue of many copies holds the names of its replicas once."""
+    partners = [["r0", 1], ["r1", 2**64 - 1]]
+    first, second = (decode_frame(_raw_submit(partners), DEFAULT_LIMITS)[0] for _ in range(2))
+    assert isinstance(first, m.Submit) and isinstance(second, m.Submit) and first == second
+    assert first.partners is second.partners and first.method is second.method
+
+
+@pytest.mark.parametrize(
+    "partners",
+    [
+        [["r0", True], ["r1", 2]],
+        [["r0", 1.0], ["r1", 2]],
+        [["r0", 1], ["r1", {}]],
+        [["r0", 1], {}],
+        [["r0", 1], ["r1", [2]]],
+        [["r0", 1], ["r1", 2, 3]],
+        [[b"r0", 1], ["r1", 2]],
+    ],
+    ids=str,
+)
+def test_what_only_looks_like_known_partners_is_refused(partners: list[object]) -> None:
+    decode_frame(_raw_submit([["r0", 1], ["r1", 2]]), DEFAULT_LIMITS)
+    with pytest.raises(RemoteViolation, match="partners"):
+        decode_frame(_raw_submit(partners), DEFAULT_LIMITS)
+
+
+def test_many_different_partners_and_methods_are_not_kept() -> None:
+    for number in range(3000):
+        decode_frame(_raw_submit([["r0", 1], ["r1", number]], f"method {number}"), DEFAULT_LIMITS)
+    assert len(hot._known_partners) <= 256 and len(hot._known_methods) <= 256

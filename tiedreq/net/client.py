@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import trio
@@ -81,7 +82,7 @@ class Client(LinkOwner):
         self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
         self.nonce = secrets.randbits(64)
         self._wire_limits = wire_limits
-        self._replicas = ReplicaTable(secrets.SystemRandom(), picker)
+        self._replicas = ReplicaTable(Random(secrets.randbits(64)), picker)
         self._learning = LearningBook(limits.lessons_max)
         self._links: dict[int, Link] = {}
         self._calls: dict[int, OpenCall] = {}

@@ -18,7 +18,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
-from time import perf_counter
+from time import thread_time
 from typing import Any, Generic, Protocol, TypeVar
 
 import trio
@@ -130,14 +130,14 @@ class Workers(Generic[JobT]):
         if begun is None:
             return False
         context, coroutine = begun
-        began = perf_counter()
+        began = thread_time()
         try:
             trap = context.run(coroutine.send, None)
         except StopIteration as stop:
-            self._computed(job.name, perf_counter() - began)
+            self._computed(job.name, thread_time() - began)
             result = stop.value
         else:
-            self._computed(job.name, perf_counter() - began)
+            self._computed(job.name, thread_time() - began)
             self._let_another_lead(worker)
             assert worker.task is not None
             worker.task.name = job.name

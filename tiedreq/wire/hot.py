@@ -31,6 +31,7 @@ Tester = Callable[[Any], bool]
 _new = tuple.__new__
 _KINDS = tuple(CopyKind)
 _METADATA_ENTRIES = 4
+_KNOWN_MAX = 256
 _END_STATE = {int(state): state for state in END_STATES}
 _CAUSE = {int(cause): cause for cause in WIRE_CAUSES}
 
@@ -69,11 +70,42 @@ def _load(raw: Any) -> Load | None:
     return None
 
 
+_known_partners: dict[tuple[Any, ...], tuple[Identity, ...]] = {}
+_known_methods: dict[str, str] = {}
+"""What was read before: the same few ties and methods come again and again. Read again, they are the same objects, so
+that a queue of copies holds them once. At most ``_KNOWN_MAX`` of each, then all anew."""
+
+
 def _partners(raw: tuple[Any, ...], rank: int) -> tuple[Identity, ...] | None:
     if not raw:
         return () if rank == UNTIED else None
     if not max(1, rank) < len(raw) <= PARTNERS_MAX or rank == UNTIED:
         return None
+    try:
+        known = _known_partners.get(raw)
+    except TypeError:  # an empty map in it
+        return None
+    if known is not None:
+        for row in raw:
+            if type(row[1]) is not int:  # True and 1.0 are equal to 1
+                return None
+        return known
+    checked = _check_partners(raw)
+    if checked is not None:
+        if len(_known_partners) >= _KNOWN_MAX:
+            _known_partners.clear()
+        _known_partners[checked] = checked
+    return checked
+
+
+def _remember_method(method: str) -> str:
+    if len(_known_methods) >= _KNOWN_MAX:
+        _known_methods.clear()
+    _known_methods[method] = method
+    return method
+
+
+def _check_partners(raw: tuple[Any, ...]) -> tuple[Identity, ...] | None:
     names = set()
     for row in raw:
         if type(row) is not tuple or len(row) != 2:
@@ -132,6 +164,7 @@ def read_submit(raw: tuple[Any, ...], limits: WireLimits) -> m.Submit | None:
     ):
         partners = _partners(partners_raw, copy[3])
         if partners is not None:
+            method = _known_methods.get(method) or _remember_method(method)
             return _new(
                 m.Submit,
                 (
