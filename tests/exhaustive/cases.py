@@ -63,7 +63,8 @@ EVERY_RUN: tuple[Case, ...] = (
     _case(
         "handlers that can be stopped later", 1, ("cut", "evict"), stoppable=False, becomes_stoppable=True, floor=23_000
     ),
-    _case("exclusive tie", 1, MAIN, policies=(EXCLUSIVE,), floor=10_000),
+    _case("exclusive tie", 1, MAIN, policies=(EXCLUSIVE,), floor=10_500),
+    _case("exclusive tie, two faults", 2, (*MAIN, "freeze"), policies=(EXCLUSIVE,), deadline_ends=True, floor=610_000),
     _case(
         "exclusive, sides learn of a link one by one",
         1,
@@ -90,7 +91,7 @@ EVERY_RUN: tuple[Case, ...] = (
 )
 
 WHEN_THERE_IS_TIME: tuple[Case, ...] = (
-    _case("exclusive tie, two faults", 2, MAIN, policies=(EXCLUSIVE,)),
+    _case("all faults of an exclusive tie", 2, tuple(FAULTS), policies=(EXCLUSIVE,), deadline_ends=True),
     _case("all faults of two, sent at once", 2, tuple(FAULTS), policies=(TIE,), deadline_ends=True),
     _case("all faults of two, every choice", 2, tuple(FAULTS), any_choice=True, deadline_ends=True),
     _case("three faults", 3, tuple(FAULTS), deadline_ends=True),
