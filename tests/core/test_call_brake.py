@@ -271,18 +271,44 @@ def test_auto_does_not_tie_what_cannot_be_stopped() -> None:
     assert kinds(t, call) == [CopyKind.FIRST, CopyKind.BACKUP]
 
 
-def test_auto_holds_the_second_copy_back_as_long_as_most_calls_wait() -> None:
-    t, policy = triangle("ab", slots=1), Auto()
-    account = CallAccount(t.learning, "read", policy.backup, t.now, True)
+def waited(t: Triangle, policy: Policy) -> None:
+    """One call in ten has waited for 20 ms."""
     for index in range(400):
         lesson(t, policy).waits.add(0.02 if index % 10 == 3 else 0.0, t.now)
+
+
+@pytest.mark.parametrize("policy", [Auto(), Tied()], ids=repr)
+def test_the_second_copy_is_held_back_as_long_as_most_calls_wait(policy: Policy) -> None:
+    t = triangle("ab", slots=1)
+    waited(t, policy)
+    assert isinstance(policy, Auto | Tied)
+    account = CallAccount(t.learning, "read", policy.backup, t.now, True)
     assert account.hold(t.now) == pytest.approx(0.02, rel=0.02)
     t.call(Plain(), at="a", timeout=1000.0)
     t.flush()
     call = t.call(policy, at="ab", timeout=1000.0)
     t.flush()
     assert kinds(t, call) == [CopyKind.FIRST]
-    t.advance(0.0205)
+    t.advance(0.019)
+    assert kinds(t, call) == [CopyKind.FIRST]
+    t.advance(0.0015)
+    assert kinds(t, call) == [CopyKind.FIRST, CopyKind.TIE]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Tied(backup=None), Tied(backup=Backup(budget=None)), Tied(exclusive=True), Tied(stagger=0.0)],
+    ids=["no backup", "no budget", "exclusive", "a given stagger"],
+)
+def test_a_tie_without_a_budget_or_double_starts_is_not_held_back(policy: Policy) -> None:
+    """Nor is one whose stagger is given."""
+    t = triangle("ab", slots=1)
+    waited(t, policy)
+    t.call(Plain(), at="a", timeout=1000.0)
+    t.flush()
+    call = t.call(policy, at="ab", timeout=1000.0)
+    t.flush()
+    t.advance(0.005)
     assert kinds(t, call) == [CopyKind.FIRST, CopyKind.TIE]
 
 

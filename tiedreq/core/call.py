@@ -34,7 +34,6 @@ from tiedreq.core.events import (
 )
 from tiedreq.core.lessons import CallAccount
 from tiedreq.core.picker import ReplicaView
-from tiedreq.core.policy import Auto
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.stagger import stagger_times
 from tiedreq.core.types import UNTIED, Cause, CopyKind, CopyState
@@ -110,9 +109,8 @@ class CallCore(CallCopies):
         assert self._tie is not None
         if self._tie.stagger == "auto":
             times = stagger_times(chosen, now, self._account.mean)
-            if isinstance(self.request.policy, Auto):
-                hold = self._account.hold(now)
-                times[1:] = [max(time, hold) for time in times[1:]]
+            hold = 0.0 if self._tie.exclusive else self._account.hold(now)
+            times[1:] = [max(time, hold) for time in times[1:]]
             return times
         return [rank * self._tie.stagger for rank in range(len(chosen))]
 

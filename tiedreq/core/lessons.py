@@ -27,7 +27,7 @@ UNBRAKED = 1.0
 WAIT_SHARE = 0.05
 """How much the newest wait counts in the typical one."""
 HOLD_SECONDS = 1.0
-"""How often the time for which ``Auto`` holds back the second copy of a tie is computed anew."""
+"""How often the time for which further copies of a tie are held back is computed anew."""
 DEFAULT_BACKUP = Backup()
 
 
@@ -142,8 +142,8 @@ class CallAccount:
         return self.lesson.mean if self.lesson is not None else None
 
     def hold(self, now: float) -> float:
-        """How long ``Auto`` holds back the second copy of a tie, in seconds."""
-        return self.lesson.hold(now) if self.lesson is not None else 0.0
+        """How long further copies of a tie are held back in any case, in seconds; 0 where nothing has a budget."""
+        return self.lesson.hold(now) if self.lesson is not None and self._braked else 0.0
 
     def ties_allowed(self, now: float) -> bool:
         """False for a while when double starts have emptied the budget."""
