@@ -187,9 +187,9 @@ def test_a_delay_is_learned_for_each_endpoint_and_does_not_ratchet() -> None:
     async def main():
         transport = HedgedTransport(backend, policy=Hedged(Backup(budget=0.1)), rng=random.Random(1))
         async with httpx.AsyncClient(transport=transport) as client:
-            for number in range(1600):
+            for number in range(1200):
                 await client.get(f"http://one/{'quick' if number % 2 else 'slow'}")
-                if number >= 600 and number % 50 == 0:
+                if number >= 500 and number % 50 == 0:
                     endpoints = transport.stats()["http://one"]["endpoints"]
                     seen.append(endpoints["GET /quick"]["delay"])
                     assert 0.08 < endpoints["GET /slow"]["delay"] < 0.3

@@ -36,14 +36,14 @@ def test_a_quantile_is_told_at_first(budget, low, high) -> None:
 
 def test_the_rule_takes_over() -> None:
     lesson = StartingLesson(LearningOptions(budget=0.1), 0.0)
-    now = taught(lesson, STRAGGLERS, 3000)
+    now = taught(lesson, STRAGGLERS, 1500)
     delay = lesson.delay(now)
     assert isinstance(delay, float) and 0.0080 < delay < 0.0095
 
 
 def test_an_atom_is_waited_for() -> None:
     lesson = StartingLesson(LearningOptions(budget=0.1), 0.0)
-    now = taught(lesson, parse_law("bimodal(10ms,300ms,0.02)"), 3000)
+    now = taught(lesson, parse_law("bimodal(10ms,300ms,0.02)"), 1500)
     delay = lesson.delay(now)
     assert isinstance(delay, float) and 0.010 < delay < 0.0103
 
