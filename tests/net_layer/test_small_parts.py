@@ -104,4 +104,4 @@ class TestFrameDecoder:
     def test_unknown_types_are_told_apart(self) -> None:
         frame = join_frame([b"\x92\xcd\x12\x34\x01", encode_message(reply(1, 10)), b"\x91\xcd\x12\x35"])
         decoded = FrameDecoder(WireLimits()).decode(frame, takes_chunks=True)
-        assert decoded == ((reply(1, 10),), (0x1234, 0x1235))
+        assert decoded == ([reply(1, 10)], [0x1234, 0x1235])

@@ -19,7 +19,7 @@ besides these ``AnnounceDown`` and ``AnnounceFailure`` say ``lost``, ``silent`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from tiedreq.core import link_commands as commands
@@ -146,6 +146,22 @@ class LinkCore:
         commands: list[LinkCommand] = []
         self._handlers[type(event)](event, now, commands)
         return commands
+
+    def hands_on(self, epoch: int, messages: Sequence[Message], now: float) -> bool:
+        """A shortcut for a frame that holds the owner's messages only, on a link that is up.
+
+        True: they are to be delivered, in order, and that was all. False: nothing was done; give the frame to ``step``.
+        """
+        pulse = self._pulse
+        if epoch != self.epoch or self._state is not LinkState.UP or pulse is None or not messages:
+            return False
+        for message in messages:
+            if type(message) in LINK_MESSAGES:
+                return False
+        self._forgive_own_stall(now)
+        pulse.heard(now)
+        self._heard_beyond_handshake = True
+        return True
 
     # ---- opening
 

@@ -14,8 +14,8 @@ from tiedreq.wire.limits import WireLimits
 class Decoded(NamedTuple):
     """What one frame completed: messages in order, and the type codes that nobody here knows."""
 
-    messages: tuple[Message, ...]
-    unknown_types: tuple[int, ...]
+    messages: list[Message]
+    unknown_types: list[int]
 
 
 class FrameDecoder:
@@ -44,4 +44,4 @@ class FrameDecoder:
                 unknown.append(message.type_code)
             else:
                 messages.append(message)
-        return Decoded(tuple(messages), tuple(unknown))
+        return Decoded(messages, unknown)

@@ -281,17 +281,35 @@ class Link:
             except RemoteViolation as violation:
                 self._step(events.ViolationFound(epoch, str(violation)))
             else:
-                statistics.messages_received += len(decoded.messages)
-                self._step(events.FrameArrived(epoch, *decoded))
+                messages = decoded.messages
+                statistics.messages_received += len(messages)
+                if not decoded.unknown_types and self._core.hands_on(epoch, messages, trio.current_time()):
+                    self._hand_on(messages)
+                else:
+                    self._step(events.FrameArrived(epoch, tuple(messages), tuple(decoded.unknown_types)))
         self._step(events.TransportLost(epoch, transport.closed_because or "the other side closed the connection"))
 
     # ---- between the core and the world
 
+    def _hand_on(self, messages: list[Message]) -> None:
+        """What ``Deliver`` would do; events that arise meanwhile wait here, too."""
+        self._stepping = True
+        try:
+            self._owner.on_messages(self, messages)
+        except Exception as error:
+            self._owner_failed(error)
+        finally:
+            self._stepping = False
+        if self._pending:
+            self._step_pending()
+
     def _step(self, event: events.LinkEvent) -> None:
         """Give an event to the core and carry out its commands; events that arise meanwhile wait their turn."""
         self._pending.append(event)
-        if self._stepping:
-            return
+        if not self._stepping:
+            self._step_pending()
+
+    def _step_pending(self) -> None:
         self._stepping = True
         try:
             while self._pending:
@@ -343,8 +361,11 @@ class Link:
         try:
             callback()
         except Exception as error:
-            _quiet.log("owner", logging.ERROR, "%s: its owner's callback failed", self, error=error)
-            self.drop("internal", "internal error")
+            self._owner_failed(error)
+
+    def _owner_failed(self, error: Exception) -> None:
+        _quiet.log("owner", logging.ERROR, "%s: its owner's callback failed", self, error=error)
+        self.drop("internal", "internal error")
 
     def _failed(self, code: str, reason: str) -> None:
         kind = _ERRORS.get(code, ConnectError)

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -24,16 +24,11 @@ from tiedreq.core.events import (
     CallerConnected,
     CallerLost,
     CancelReceived,
-    ClaimDenied,
-    ClaimGranted,
     DrainRequested,
     InputSettled,
     NoticeLatencyMeasured,
-    PeerClaimed,
     PeerConnected,
     PeerLost,
-    PeerNext,
-    PeerStarted,
     ReplicaEvent,
     SubmitReceived,
     TimePassed,
@@ -43,17 +38,11 @@ from tiedreq.core.link_options import LinkSide, LinkTiming
 from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.messages import (
     Cancel,
-    Claim,
-    Denied,
-    Draining,
     Failed,
-    Granted,
     Hello,
     Inquiry,
     Message,
-    Next,
     Result,
-    Started,
     Status,
     Submit,
     Welcome,
@@ -68,6 +57,7 @@ from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
 from tiedreq.net.mesh_shape import MeshShape
 from tiedreq.net.network import Network
 from tiedreq.net.outbox import OutboxLimits
+from tiedreq.net.peer_news import peer_events
 from tiedreq.net.shaping import DelayLine
 from tiedreq.net.transport import Transport
 from tiedreq.observe.replica import ReplicaObserver
@@ -163,31 +153,40 @@ class ReplicaServer(LinkOwner):
 
     def feed(self, event: ReplicaEvent) -> None:
         """Give one event to the core and carry out its commands; an event that arises meanwhile waits its turn."""
-        self._events.append(event)
+        self._feed_all((event,))
+
+    def _feed_all(self, events: Iterable[ReplicaEvent]) -> None:
+        """Give events to the core, one after another; an event that one of them causes comes before the next."""
+        waiting = self._events
         if self._processing:
+            waiting.extend(events)
             return
         self._processing = True
+        core, observer = self.core, self.observer
+        now = trio.current_time()
         try:
-            while self._events:
-                event = self._events.popleft()
-                now = trio.current_time()
-                commands = self.core.step(event, now)
-                if self.observer is not None:
-                    self.observer.stepped(event, commands, now)
-                for command in commands:
-                    self._execute(command)
+            for event in events:
+                waiting.appendleft(event)
+                while waiting:
+                    event = waiting.popleft()
+                    commands = core.step(event, now)
+                    if observer is not None:
+                        observer.stepped(event, commands, now)
+                    for command in commands:
+                        self._execute(command)
         finally:
             self._processing = False
-        wake_at = self.core.wake_at
+        wake_at = core.wake_at
         if wake_at is not None and wake_at < self._waking_at:
             self._waking_at = wake_at
             self._timer_bell.ring()
 
     def _execute(self, command: ReplicaCommand) -> None:
-        if isinstance(command, SendCaller | SendPeer):
-            link = self.links.get(command.link)
+        kind = type(command)
+        if kind is SendCaller or kind is SendPeer:
+            link = self.links.get(command.link)  # type: ignore[union-attr]
             if link is not None:
-                self._send(link, command.message)
+                self._send(link, command.message)  # type: ignore[union-attr]
         elif isinstance(command, StartWork):
             self.executor.start(command)
         elif isinstance(command, StopWork):
@@ -196,7 +195,7 @@ class ReplicaServer(LinkOwner):
             self.finished.set()
 
     def _send(self, link: Link, message: Message) -> None:
-        if isinstance(message, Result | Failed):
+        if type(message) is Result or type(message) is Failed:
             self._sojourns.append(message.queue_wait + message.service_time)
         self._messages += link.send(message)
 
@@ -265,22 +264,31 @@ class ReplicaServer(LinkOwner):
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         """See ``LinkOwner``."""
-        link_id, peer = link.id, link.peer
-        client = peer is not None and peer.role == "client"
-        if client:
+        peer = link.peer
+        if peer is not None and peer.role == "client":
             self._messages += len(messages)
+            events = self._caller_events(link, messages)
+        else:
+            events = peer_events(link.id, messages)
         try:
-            for message in messages:
-                if client and isinstance(message, Inquiry):
-                    told = self.observer.told(message.about) if self.observer is not None else None
-                    link.send(Status(message.number, encode_payload(told or self.status())))
-                    continue
-                event = _caller_event(link_id, message) if client else _peer_event(link_id, message)
-                if event is not None:
-                    self.feed(event)
+            self._feed_all(events)
         except RemoteViolation as violation:
             link.drop("protocol", str(violation))
         self._settle_bell.ring()
+
+    def _caller_events(self, link: Link, messages: list[Message]) -> Iterator[ReplicaEvent]:
+        """What a caller's messages mean to the core. Raises ``RemoteViolation`` for what callers don't send."""
+        link_id = link.id
+        for message in messages:
+            if type(message) is Submit:
+                yield SubmitReceived(link_id, message)
+            elif type(message) is Cancel:
+                yield CancelReceived(link_id, message.copy)
+            elif isinstance(message, Inquiry):
+                told = self.observer.told(message.about) if self.observer is not None else None
+                link.send(Status(message.number, encode_payload(told or self.status())))
+            else:
+                raise RemoteViolation(f"{type(message).__name__} from a client")
 
     def admit(self, hello: Hello, line: DelayLine | None = None) -> tuple[str, str] | None:
         """Whether a proven other side may come in; from here on it is known whom ``line`` leads to."""
@@ -455,29 +463,3 @@ class ReplicaServer(LinkOwner):
 
 def _quantile_ms(ordered: list[float], share: float) -> float | None:
     return 1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None
-
-
-def _caller_event(link: int, message: Message) -> ReplicaEvent | None:
-    """What a caller's message means to the core. Raises ``RemoteViolation`` for what callers don't send."""
-    if isinstance(message, Submit):
-        return SubmitReceived(link, message)
-    if isinstance(message, Cancel):
-        return CancelReceived(link, message.copy)
-    raise RemoteViolation(f"{type(message).__name__} from a client")
-
-
-def _peer_event(link: int, message: Message) -> ReplicaEvent | None:
-    """What a peer's message means to the core. Raises ``RemoteViolation`` for what peers don't send."""
-    if isinstance(message, Started):
-        return PeerStarted(link, message.copy, message.remaining)
-    if isinstance(message, Next):
-        return PeerNext(link, message.copy, message.remaining)
-    if isinstance(message, Claim):
-        return PeerClaimed(link, message.copy, message.arbiter, message.claimant)
-    if isinstance(message, Granted):
-        return ClaimGranted(link, message.copy)
-    if isinstance(message, Denied):
-        return ClaimDenied(link, message.copy, message.started)
-    if isinstance(message, Draining):
-        return None
-    raise RemoteViolation(f"{type(message).__name__} from a replica")
