@@ -55,6 +55,7 @@ def command() -> None:
 @click.option("--cluster", default="tiedreq", show_default=True, metavar="NAME", help="The cluster's name.")
 @click.option("--drain-timeout", type=DURATION, default="10s", show_default=True, help="For what runs, at the end.")
 @click.option("--metrics", metavar="HOST:PORT", help="Show health, metrics and more over HTTP: 127.0.0.1:9100.")
+@click.option("--tracing", is_flag=True, help="Make OpenTelemetry spans with the tracer provider that the app sets.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--debug", is_flag=True, help="Tell callers the text of unexpected exceptions.")
@@ -83,7 +84,7 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
         token=read_token(token_file),
         ssl_context=server_tls(tls_cert, tls_key) if tls_cert is not None else None,
         peer_ssl_context=client_tls(tls_ca, known.values()),
-        observe=Observe(listen=metrics),
+        observe=Observe(listen=metrics, tracing=options.pop("tracing")),
         **options,
     )
 

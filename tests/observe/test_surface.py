@@ -105,15 +105,18 @@ async def test_metrics_say_what_happened() -> None:
 
 async def test_a_draining_replica_is_not_ready() -> None:
     async with running() as at, trio.open_nursery() as nursery:
-        nursery.start_soon(at.client.call, "nap", 0.3)
-        await trio.sleep(0.1)
-        at.handle.drain()
-        await trio.sleep(0.05)
-        got = await get(f"{at.replica_url}/readyz")
+        nursery.start_soon(at.client.call, "nap", 20.0)
+        with trio.fail_after(10):
+            while not at.handle.status()["running"]:
+                await trio.sleep(0.01)
+            at.handle.drain()
+            while (got := await get(f"{at.replica_url}/readyz")).status == 200:
+                await trio.sleep(0.01)
         assert (got.status, got.body) == (503, "draining\n")
         assert (await get(f"{at.replica_url}/healthz")).status == 200
         page = samples((await get(f"{at.replica_url}/metrics")).body)
         assert page['tiedreq_replica_draining{replica="a"}'] == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_beyond_loopback_only_health_and_metrics_are_shown() -> None:

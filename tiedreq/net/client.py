@@ -50,7 +50,7 @@ from tiedreq.net.link import Link
 from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
 from tiedreq.net.opencall import Answered, OpenCall
 from tiedreq.net.timers import Timers
-from tiedreq.observe.client import ClientObserver
+from tiedreq.observe.client import ClientObserver, ClientTracer
 from tiedreq.reply import Reply
 from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.payload import decode_payload, encode_payload
@@ -95,6 +95,7 @@ class Client(LinkOwner):
         self._inquiries = Inquiries(wire_limits)
         self._closed = False
         self.observer: ClientObserver | None = None
+        self.tracer: ClientTracer | None = None
         self.arrivals = Bell()
         self.connected = False
         """Set once ``connect()`` has yielded: from then on nobody but the log is told of a replica that refuses."""
@@ -170,6 +171,8 @@ class Client(LinkOwner):
         )
         call = OpenCall(core, check_accept(accept), began, timeout_used)
         self._calls[request.id.number] = call
+        if self.tracer is not None:
+            self.tracer.call_begins(call)
         self._step(call, CallRequested(), began)
         outcome = await call.wait(self._cancel)
         if call.error is not None:
@@ -344,7 +347,7 @@ class Client(LinkOwner):
 
     def _execute(self, call: OpenCall, command: CallCommand, failed: list[CopyUnsent], now: float) -> None:
         if type(command) is SendCopy:
-            if not self._send(command):
+            if not self._send(command if self.tracer is None else self.tracer.copy_leaves(call, command)):
                 failed.append(CopyUnsent(command.submit.copy))
         elif type(command) is CompleteCall:
             self._calls.pop(call.core.request.id.number, None)

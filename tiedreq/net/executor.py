@@ -31,6 +31,7 @@ from tiedreq.net.current import current_execution
 from tiedreq.net.edge import single_cause
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.workers import Workers
+from tiedreq.observe.replica import ReplicaTracer
 from tiedreq.service import Context, Failure, Method, Service
 from tiedreq.wire.fields import CONTROL
 from tiedreq.wire.limits import CODE_CHARS_MAX, FAILURE_CHARS_MAX, WireLimits
@@ -67,6 +68,8 @@ class _Execution:
             return None
         variables = self._executor.variables.copy()
         variables.run(current_execution.set, self.context)
+        if self._executor.tracer is not None:
+            self._executor.tracer.execution_begins(self.submit, variables)
         return variables, self._executor.handle(self)
 
     def finish(self, result: Answer | Fault) -> Awaitable[object] | None:
@@ -117,6 +120,7 @@ class Executor:
         self._clock = trio.lowlevel.current_clock()
         self._executions: dict[CopyId, _Execution] = {}
         self._workers: Workers[_Execution] = Workers(nursery, bell, settled)
+        self.tracer: ReplicaTracer | None = None
         self.variables = copy_context()
         """What every handler's context variables begin with."""
 
@@ -151,6 +155,8 @@ class Executor:
             _call_hooks(execution)
         copy = execution.submit.copy
         del self._executions[copy]
+        if self.tracer is not None:
+            self.tracer.execution_ends(copy, outcome)
         self._feed(WorkFinished(copy, outcome))
 
     def _context(self, submit: Submit, deadline: float) -> Context:

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tiedreq.core.errors import BadOption
 from tiedreq.observe.announce import announced
 from tiedreq.observe.client import ClientObserver
 from tiedreq.observe.options import Observe
@@ -28,6 +31,9 @@ def watch_replica(
     if observe is not None:
         server.observer = ReplicaObserver(server, service, cluster=cluster, records=observe.records)
         nursery.start_soon(server.observer.lag.run, name="lag")
+        if observe.tracing is not False:
+            tracing = _tracing()
+            server.executor.tracer = tracing.OtelReplicaTracer(server.identity.name, _provider(observe))
 
 
 async def show_replica(
@@ -53,6 +59,8 @@ async def watch_client(
 ) -> None:
     """Let ``client`` be observed until its observer is stopped. Raises ``BadOption``, ``OSError``."""
     observer = client.observer = ClientObserver(client, calls=observe.calls)
+    if observe.tracing is not False:
+        client.tracer = _tracing().OtelClientTracer(_provider(observe))
     with observer.scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(observer.lag.run, name="lag")
@@ -66,3 +74,15 @@ async def watch_client(
             with announced(observe.announce, f"{client.nonce:016x}", observer.url or ""):
                 task_status.started()
                 await trio.sleep_forever()
+
+
+def _tracing() -> ModuleType:
+    """The module ``tracing``. Raises ``BadOption`` where the extra is not installed."""
+    try:
+        return import_module("tiedreq.observe.tracing")
+    except ModuleNotFoundError as error:
+        raise BadOption(f"observe.tracing: {error.name} is not installed: pip install 'tiedreq[otel]'") from None
+
+
+def _provider(observe: Observe) -> Any:
+    return None if isinstance(observe.tracing, bool) else observe.tracing

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from tiedreq.core.commands import Outcome, OutcomeKind
+from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
 from tiedreq.core.policy import Policy
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyState
 from tiedreq.observe import clock
@@ -41,6 +41,19 @@ Number, method, policy, began, ended, kind of the outcome, code, and then for ea
 replica, kind, round, sent, started, ended, state, cause, whether it won, queue wait, service time.
 """
 HEAD_FIELDS, COPY_FIELDS = 7, 12
+
+
+class ClientTracer(Protocol):
+    """Hears of calls and their copies; see ``observe.tracing``. All methods are synchronous and must not raise."""
+
+    def call_begins(self, call: OpenCall) -> None:
+        """In the task and the context of who makes the call, before anything is sent."""
+
+    def copy_leaves(self, call: OpenCall, command: SendCopy) -> SendCopy:
+        """A copy is about to be sent; what is to be sent instead: the same with other metadata."""
+
+    def call_ends(self, call: OpenCall, outcome: Outcome, now: float) -> None:
+        """A call has its outcome. ``now`` is Trio's time."""
 
 
 class _Calls:
@@ -115,6 +128,8 @@ class ClientObserver:
             record += (identity, copy.replica, copy.kind, copy.round, copy.sent_at, started, ended)
             record += (copy.state, copy.cause, won, waited, service)
         self.calls.append(tuple(record))
+        if self._client.tracer is not None:
+            self._client.tracer.call_ends(call, outcome, now)
         calls.outcomes[outcome.kind] += 1
         calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
         calls.latency.sum += now - began

@@ -174,10 +174,9 @@ def _shift(copies: Sequence[CopyView], events: Sequence[StoryEvent], began: floa
             heard = copy["ended"]
         if heard is not None:
             high = min(high, heard - at)
+    least = low if low > 0 else high if high < 0 else 0.0
     if low > high:  # both can't be had: the clocks drift, or were set meanwhile
         least = (low + high) / 2
-    else:
-        least = low if low > 0 else high if high < 0 else 0.0
     return least if abs(least) >= SHIFT_MIN else 0.0
 
 

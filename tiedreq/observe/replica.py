@@ -13,16 +13,19 @@ import logging
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from tiedreq.core.commands import ReplicaCommand, SendCaller, StartWork
 from tiedreq.core.events import (
+    Answer,
     CallerLost,
     CancelReceived,
     ClaimDenied,
     ClaimGranted,
+    Fault,
     InputSettled,
     PeerClaimed,
     PeerNext,
@@ -31,7 +34,7 @@ from tiedreq.core.events import (
     SubmitReceived,
     WorkFinished,
 )
-from tiedreq.core.messages import Ended, Failed, Result
+from tiedreq.core.messages import Ended, Failed, Result, Submit
 from tiedreq.core.types import CallId, CopyId
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
@@ -59,6 +62,19 @@ if TYPE_CHECKING:
 RECORDS_DEFAULT = 8_192
 
 logger = logging.getLogger("tiedreq.replica")
+
+
+class ReplicaTracer(Protocol):
+    """Hears of executions; see ``observe.tracing``. All methods are synchronous and must not raise."""
+
+    def execution_begins(self, submit: Submit, variables: Context) -> None:
+        """A handler is about to run in the context ``variables``, which may be changed."""
+
+    def copy_ends(self, message: Ended) -> None:
+        """A copy ended without an answer, executed or not; if it runs, it is told to stop."""
+
+    def execution_ends(self, copy: CopyId, outcome: Answer | Fault | None) -> None:
+        """A handler that began has ended; None: it was stopped."""
 
 
 class _Executions:
@@ -175,6 +191,8 @@ class ReplicaObserver:
         running = self._running.get(message.copy)
         started_at = None if running is None else running[1]
         self.records.append((now, ENDED, message.copy, message.state, message.cause, started_at))
+        if self._server.executor.tracer is not None:
+            self._server.executor.tracer.copy_ends(message)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("copy %s ends %s: %s", message.copy, message.state.label, message.cause.label)
 
