@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiedreq.core.copy_table import CopyTrigger
 from tiedreq.core.copybook import HeldCopy
-from tiedreq.core.events import ClaimGranted, DrainRequested
+from tiedreq.core.events import ClaimDenied, ClaimGranted, DrainRequested, PeerClaimed
 from tiedreq.core.memory import ParkedClaim
 from tiedreq.core.messages import Denied, Granted
 from tiedreq.core.replica import ReplicaCore
@@ -111,3 +111,66 @@ class GrantIgnored(ReplicaCore):
         held = self._claimed_from(event.link, event.copy)
         if held is not None:
             self._end(held, CopyTrigger.CLAIM_DENIED, Cause.STARTED, now)
+
+
+class SecondAskIsDenied(ReplicaCore):
+    """5, exclusive: who was granted the start and asks again is denied it: then neither copy runs."""
+
+    def _answer_claim(self, copy: CopyId, claimant: Identity, now: float) -> None:
+        tombstone = self._tombstones.get(copy)
+        if tombstone is not None and tombstone.grantee == claimant:
+            self._deny(copy, claimant, started=True)
+        else:
+            super()._answer_claim(copy, claimant, now)
+
+
+class GrantedGoesToTheTail(ReplicaCore):
+    """5, exclusive: a granted copy waits behind all that came after it."""
+
+    def _claim_granted(self, event: ClaimGranted, now: float) -> None:
+        held = self._claimed_from(event.link, event.copy)
+        super()._claim_granted(event, now)
+        if held is not None:
+            self._queue.remove(held.submit.method, held.id)
+            self._queue.push(held.submit.method, held.id, held)
+
+
+class DeniedIsRefused(ReplicaCore):
+    """5, exclusive: a copy that is denied because another started ends REFUSED, so that the caller tries again."""
+
+    def _claim_denied(self, event: ClaimDenied, now: float) -> None:
+        super()._claim_denied(event._replace(started=False), now)
+
+
+class DeniedUnknownRuns(ReplicaCore):
+    """5, exclusive: a copy of whose tie the arbiter knows nothing starts, as if it had been granted."""
+
+    def _claim_denied(self, event: ClaimDenied, now: float) -> None:
+        if event.started:
+            super()._claim_denied(event, now)
+        else:
+            self._claim_granted(ClaimGranted(event.link, event.copy), now)
+
+
+class UnknownIsDropped(ReplicaCore):
+    """5, exclusive: a copy of whose tie the arbiter knows nothing ends DROPPED, so that nobody moves it."""
+
+    def _claim_denied(self, event: ClaimDenied, now: float) -> None:
+        super()._claim_denied(event._replace(started=True), now)
+
+
+class DrainEndsTheGranted(ReplicaCore):
+    """5.10: a replica that drains refuses a copy that was granted the start, and nobody runs it."""
+
+    def _drain_requested(self, event: DrainRequested, now: float) -> None:
+        for held in self._queue:
+            held.granted = False
+        super()._drain_requested(event, now)
+
+
+class DrainIsDeafToClaims(ReplicaCore):
+    """5.10: a replica that drains answers no Claim."""
+
+    def _peer_claimed(self, event: PeerClaimed, now: float) -> None:
+        if not self.draining:
+            super()._peer_claimed(event, now)

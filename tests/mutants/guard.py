@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.mutants.call_rules import ruled_call
+from tests.mutants.replica_rules import ruled
 from tiedreq.core.call import CallCore
 from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import CallCommand, CompleteCall, OutcomeKind, ReplicaCommand, StartWork
@@ -17,9 +19,11 @@ class BadStart(AssertionError):
 
 
 def guarded(kind: type[ReplicaCore]) -> type[ReplicaCore]:
-    """That core; it raises ``BadStart`` for a start before input has settled, or when the copy's time is up."""
+    """That core; ``broken`` hears of a step that breaks a rule, and of a start before input has settled, or when the
+    copy's time is up.
+    """
 
-    class Guarded(kind):  # type: ignore[misc, valid-type]  # a class that is made at run time
+    class Guarded(ruled(kind)):  # type: ignore[misc]  # a class that is made at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self._due: dict[CopyId, float] = {}
@@ -31,9 +35,9 @@ def guarded(kind: type[ReplicaCore]) -> type[ReplicaCore]:
             for command in commands:
                 if isinstance(command, StartWork):
                     if not isinstance(event, InputSettled):
-                        raise BadStart(f"{command.submit.copy} starts before input has settled")
+                        self.broken(BadStart(f"{command.submit.copy} starts before input has settled"))
                     if self._due[command.submit.copy] <= now:
-                        raise BadStart(f"{command.submit.copy} starts when its time is up")
+                        self.broken(BadStart(f"{command.submit.copy} starts when its time is up"))
             return commands
 
     return Guarded
@@ -44,19 +48,19 @@ class BadCall(AssertionError):
 
 
 def guarded_call(kind: type[CallCore]) -> type[CallCore]:
-    """That core; it raises ``BadCall`` when an answer wins that was turned down, and when a call that may have one more
-    round goes on with nothing but a backup.
+    """That core; ``broken`` hears of a step that breaks a rule, of an answer that wins though it was turned down, and
+    of a call that may have one more round and goes on with nothing but a backup.
     """
 
-    class Guarded(kind):  # type: ignore[misc, valid-type]  # a class that is made at run time
+    class Guarded(ruled_call(kind)):  # type: ignore[misc]  # a class that is made at run time
         def step(self, event: CallEvent, now: float) -> list[CallCommand]:
             commands: list[CallCommand] = super().step(event, now)
             if isinstance(event, ResultReceived) and not event.acceptable:
                 for command in commands:
                     if isinstance(command, CompleteCall) and command.outcome.kind == OutcomeKind.ANSWERED:
-                        raise BadCall(f"{event.copy} wins with an answer that was turned down")
+                        self.broken(BadCall(f"{event.copy} wins with an answer that was turned down"))
             if self.state == CallState.RACING and _lingers(self):
-                raise BadCall(f"{self.request.id} has no living copy but a backup, and no new round")
+                self.broken(BadCall(f"{self.request.id} has no living copy but a backup, and no new round"))
             return commands
 
     return Guarded

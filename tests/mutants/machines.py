@@ -5,6 +5,7 @@ A narrow machine finds in a few dozen histories what the wide one finds in thous
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import hypothesis
@@ -14,9 +15,13 @@ from hypothesis.internal.conjecture.providers import Constants
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from tests.mutants.guard import guarded, guarded_call
+from tests.mutants.link_world import LinkMachine
 from tests.properties import test_stateful_world as wide
+from tests.properties.test_brake import BrakeMachine, LinkLostMachine
+from tests.properties.test_governor import GovernorMachine
 from tiedreq.core.call import CallCore
-from tiedreq.core.events import PeerStarted
+from tiedreq.core.events import PeerStarted, PushbackRequested
+from tiedreq.core.link import LinkCore
 from tiedreq.core.messages import Ended, Started, Submit
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import Cause, CopyId, CopyState, Load
@@ -38,6 +43,7 @@ SETTINGS = hypothesis.settings(
     print_blob=False,
 )
 
+EXCLUSIVE_WITH_BACKUP = len(wide.POLICIES) - 1
 NO_LOAD = Load(0, 1, 0, 0.0)
 OLD_LINK = 1_000_000
 which = st.integers(0, 30)
@@ -57,6 +63,8 @@ class NarrowMachine(wide.WorldMachine):
     breaks_max = 0
     liars = False
     late_news = False
+    pushes_back = False
+    careless = False
 
     @initialize(seed=st.integers(0, 7))
     def start(self, seed: int) -> None:
@@ -73,6 +81,11 @@ class NarrowMachine(wide.WorldMachine):
             methods=list(self.used_methods),
         )
         self.troubles = wide.TROUBLES_MAX - self.troubles_max
+
+    def teardown(self) -> None:
+        """See ``WorldMachine``; not after something went wrong, which is to be told itself."""
+        if sys.exc_info()[0] is None:
+            super().teardown()
 
     @precondition(lambda self: self.breaks_max > len(self.half_known) and self.calls)
     @rule(which=which, other=st.booleans())
@@ -109,6 +122,35 @@ class NarrowMachine(wide.WorldMachine):
             node.step(PeerStarted(links[0], copy, 1.0))
             self.world.clock.settle()
 
+    @precondition(lambda self: self.pushes_back)
+    @rule(which=which)
+    def push_back(self, which: int) -> None:
+        """A handler wants no backups for a while."""
+        nodes = [node for node in self.world.replicas.values() if node.alive and not node.frozen]
+        if nodes:
+            nodes[which % len(nodes)].step(PushbackRequested(5.0))
+            self.world.clock.settle()
+
+    @precondition(lambda self: self.careless and len(self.calls) < wide.CALLS_MAX)
+    @rule(which=which)
+    def submit_without_care(self, which: int) -> None:
+        """A caller ties what may not run twice, as a client does that does not check."""
+        node = next(iter(self.world.callers.values()))
+        if node.alive and not node.frozen:
+            policy = wide.POLICIES[self.policies[which % len(self.policies)]]
+            self.calls.append((node, self.hand.make(node, policy, method="once", timeout=1_000.0, idempotent=True)))
+            self.world.clock.settle()
+
+    @precondition(lambda self: self.careless and len(self.calls) < wide.CALLS_MAX)
+    @rule(which=which)
+    def submit_with_any_policy(self, which: int) -> None:
+        """A call that may not run twice and is known as such, with a policy that would tie it."""
+        node = next(iter(self.world.callers.values()))
+        if node.alive and not node.frozen:
+            policy = wide.POLICIES[self.policies[which % len(self.policies)]]
+            self.calls.append((node, self.hand.make(node, policy, method="once", timeout=1_000.0, idempotent=False)))
+            self.world.clock.settle()
+
     @precondition(lambda self: self.late_news and self.calls)
     @rule(which=which, started=st.booleans(), at_caller=st.booleans())
     def arrive_late(self, which: int, started: bool, at_caller: bool) -> None:
@@ -137,25 +179,48 @@ MACHINES: dict[str, dict[str, Any]] = {
     "exclusive, three": {"used_policies": (5,), "replicas": 3, "troubles_max": 1},
     "exclusive, little memory": {"used_policies": (4, 5), "replicas": 3, "limits": 2, "troubles_max": 1},
     "late news": {"late_news": True, "troubles_max": 0},
+    "pushed back": {"used_policies": (2, 3), "replicas": 3, "troubles_max": 1, "pushes_back": True},
+    "may not run twice": {"used_policies": (0,), "careless": True, "troubles_max": 2},
+    "braked": {"used_policies": (2, 3), "replicas": 3, "troubles_max": 1, "learns": True},
+    "braked, lost links": {"used_policies": (2,), "replicas": 3, "troubles_max": 0, "breaks_max": 6, "learns": True},
+    "braked, little room": {"used_policies": (2,), "replicas": 3, "limits": 1, "troubles_max": 0, "learns": True},
+    "threads, three": {"used_methods": ("thread",), "used_policies": (0, 3), "replicas": 3, "troubles_max": 1},
+    "crowd": {"used_policies": (0, 6), "used_methods": ("work", "lane"), "limits": 2, "replicas": 3},
+    "staggered, little room": {"used_policies": (1,), "limits": 1, "replicas": 3, "troubles_max": 0},
+    "staggered, lost links": {"used_policies": (1,), "replicas": 3, "troubles_max": 2, "breaks_max": 4},
+    "exclusive with backup": {"used_policies": (EXCLUSIVE_WITH_BACKUP,), "replicas": 3, "troubles_max": 0},
     "liars": {"replicas": 3, "liars": True, "troubles_max": 0},
 }
 
 
+OTHERS: dict[str, Any] = {
+    "links": LinkMachine,
+    "bucket of work": BrakeMachine,
+    "bucket of lost links": LinkLostMachine,
+    "governor": GovernorMachine,
+}
+"""Machines over something else than a world of replicas and callers."""
+
+
 def run_machine(
     name: str,
-    *,
     replica_core: type[ReplicaCore] = ReplicaCore,
     call_core: type[CallCore] = CallCore,
-    examples: int | None = None,
+    link_core: type[LinkCore] = LinkCore,
+    *,
+    broken: bool = False,
 ) -> str | None:
-    """Run a machine over these cores: what was broken, or None."""
-    right = (replica_core, call_core) == (ReplicaCore, CallCore)
-    examples = examples or (EXAMPLES if right else EXAMPLES_OF_BROKEN)
+    """Run a machine over these cores: what was broken, or None. Cores that are ``broken`` get more histories."""
     cores: dict[str, Any] = {
         "replica_core": staticmethod(guarded(replica_core)),
         "call_core": staticmethod(guarded_call(call_core)),
     }
-    machine: Any = type("NarrowMachineOverCores", (NarrowMachine,), {**MACHINES[name], **cores})
+    machine: Any
+    if name in OTHERS:
+        machine = type("NarrowMachineOverParts", (OTHERS[name],), {"link_core": link_core})
+    else:
+        machine = type("NarrowMachineOverCores", (NarrowMachine,), {**MACHINES[name], **cores})
+    examples = EXAMPLES_OF_BROKEN if broken else EXAMPLES
     with pytest.MonkeyPatch.context() as patch:
         # Hypothesis draws constants that it finds in all modules loaded so far: without this, each run would depend
         # on which other tests are collected with it.

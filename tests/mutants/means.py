@@ -10,16 +10,22 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from tests.exhaustive import parts
 from tests.exhaustive.search import Search
-from tests.mutants.cases import CASES, SECONDS_MAX
+from tests.mutants.call_rules import ruled_call
+from tests.mutants.cases import CARELESS, CASES, SECONDS_MAX
 from tests.mutants.guard import guarded, guarded_call
-from tests.mutants.machines import MACHINES, run_machine
-from tests.mutants.mutants import Mutant
+from tests.mutants.link_world import search
+from tests.mutants.machines import MACHINES, OTHERS, run_machine
+from tests.mutants.mutants import UNBROKEN, Mutant
+from tests.mutants.plays import PLAYS, play
+from tests.mutants.replica_rules import ruled
 from tests.mutants.storms import STORMS, blow
 from tests.mutants.worlds import SEEDS, WORLDS
 from tiedreq.sim.run import run
 
 STORM_SEEDS = 2
+LINKS = "links"
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,19 @@ def _first(found: Iterable[str | None]) -> str | None:
 
 
 def exhaustive(mutant: Mutant, name: str) -> str | None:
-    """Every interleaving of a small case."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.exhaustive.parts.ReplicaCore", mutant.replica_core)
-        patch.setattr("tests.exhaustive.parts.CallCore", mutant.call_core)
+    """Every interleaving of a small case, or of two ends of a link."""
+    if name == LINKS:
+        with mutant.put_in():
+            return search(mutant.link_core)
+    case = CASES[name]
+    with pytest.MonkeyPatch.context() as patch, mutant.put_in():
+        patch.setattr("tests.exhaustive.parts.ReplicaCore", ruled(mutant.replica_core))
+        patch.setattr("tests.exhaustive.parts.CallCore", ruled_call(mutant.call_core))
+        if name in CARELESS:
+            right = parts.method_of
+            patch.setattr(parts, "method_of", lambda case: right(replace(case, idempotent=False)))
         try:
-            report = Search(CASES[name], seconds_max=SECONDS_MAX).run()
+            report = Search(case, seconds_max=SECONDS_MAX).run()
         except Exception as error:
             return f"raised: {error!r}"
     return str(report.violations[0]) if report.violations else None
@@ -49,7 +62,9 @@ def exhaustive(mutant: Mutant, name: str) -> str | None:
 
 def stateful(mutant: Mutant, name: str) -> str | None:
     """A bounded number of Hypothesis's histories."""
-    return run_machine(name, replica_core=mutant.replica_core, call_core=mutant.call_core)
+    with mutant.put_in():
+        broken = mutant.name != UNBROKEN.name
+        return run_machine(name, mutant.replica_core, mutant.call_core, mutant.link_core, broken=broken)
 
 
 def simulation(mutant: Mutant, name: str) -> str | None:
@@ -59,9 +74,12 @@ def simulation(mutant: Mutant, name: str) -> str | None:
 
 def simulate(mutant: Mutant, name: str, seed: int) -> str | None:
     """One seed of a simulated world."""
-    cores = {"replica_core": guarded(mutant.replica_core), "call_core": guarded_call(mutant.call_core)}
-    result = run(replace(WORLDS[name], seed=seed), **cores)  # type: ignore[arg-type]  # a core for each name
-    return str(result.violations[0]) if result.violations else None
+    with mutant.put_in():
+        if name in PLAYS:
+            return play(name, seed)
+        cores = {"replica_core": guarded(mutant.replica_core), "call_core": guarded_call(mutant.call_core)}
+        result = run(replace(WORLDS[name], seed=seed), **cores)  # type: ignore[arg-type]  # a core for each name
+        return str(result.violations[0]) if result.violations else None
 
 
 def drivers(mutant: Mutant, name: str) -> str | None:
@@ -71,16 +89,17 @@ def drivers(mutant: Mutant, name: str) -> str | None:
 
 def drive(mutant: Mutant, name: str, seed: int) -> str | None:
     """One seed of a storm."""
-    problems = blow(STORMS[name], seed, replica_core=mutant.replica_core, call_core=mutant.call_core)
+    with mutant.put_in():
+        problems = blow(STORMS[name], seed, mutant.replica_core, mutant.call_core, mutant.link_core)
     return problems[0] if problems else None
 
 
 MEANS: dict[str, Mean] = {
     mean.name: mean
     for mean in (
-        Mean("exhaustive", tuple(CASES), exhaustive),
-        Mean("stateful", tuple(MACHINES), stateful),
-        Mean("simulation", tuple(WORLDS), simulation),
+        Mean("exhaustive", (*CASES, LINKS), exhaustive),
+        Mean("stateful", (*MACHINES, *OTHERS), stateful),
+        Mean("simulation", (*WORLDS, *PLAYS), simulation),
         Mean("drivers", tuple(STORMS), drivers),
     )
 }

@@ -7,6 +7,7 @@ and what the checkers of the simulator say of each step that the drivers let the
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ from tests.driver.points import Trigger
 from tests.driver.points import run as run_in_virtual_time
 from tests.driver.test_every_point import TRANSIENT
 from tests.mutants.guard import guarded, guarded_call
+from tests.mutants.link_rules import ruled_link
 from tiedreq.core.call import CallCore
 from tiedreq.core.commands import CallCommand, ReplicaCommand
 from tiedreq.core.events import CallEvent, ReplicaEvent
+from tiedreq.core.link import LinkCore
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.sim.checkers import CheckerSet
 from tiedreq.testing import LocalCluster
@@ -40,7 +43,7 @@ WAIT = 1.5
 class Storm:
     """Calls of these policies at random moments. ``troubles`` happen in turn, ``cancelled`` of the calls are given up,
     ``failing`` of the handlers ask for another replica, ``disliked`` of the answers are turned down, ``stuck`` of the
-    handlers take long.
+    handlers take long, ``pushback`` of them want no backups for a while.
     """
 
     policies: tuple[tiedreq.Policy, ...]
@@ -56,11 +59,13 @@ class Storm:
     failing: float = 0.0
     disliked: float = 0.0
     stuck: float = 0.0
+    pushback: float = 0.0
     limits: tiedreq.ReplicaLimits = field(default_factory=lambda: tiedreq.ReplicaLimits(marker_age_max=1.0))
 
 
 AT_ONCE = tiedreq.Tied(stagger=0.0, backup=None)
 BACKUP = tiedreq.Backup(after=0.02, min_after=1e-5)
+TIGHT = tiedreq.Backup(after=0.02, min_after=1e-5, budget=0.01)
 EXCLUSIVE = tiedreq.Tied(stagger=0.0, exclusive=True, backup=None)
 EXCLUSIVE_THREE = tiedreq.Tied(stagger=0.0, exclusive=True, copies=3, backup=None)
 STORMS: dict[str, Storm] = {
@@ -83,6 +88,13 @@ STORMS: dict[str, Storm] = {
     "little room": Storm((AT_ONCE,), every=0.003, limits=tiedreq.ReplicaLimits(queue_length_max=2)),
     "staggered": Storm((tiedreq.Tied(stagger=0.006, backup=None),), every=0.015),
     "with backup": Storm((tiedreq.Tied(stagger=0.0, backup=BACKUP),), replicas=3, stuck=0.2, every=0.02),
+    "with backup, many": Storm(
+        (tiedreq.Tied(stagger=0.0, backup=dataclasses.replace(BACKUP, max_per_call=1, budget=1.0)),),
+        replicas=5,
+        stuck=0.7,
+        every=0.05,
+        calls=30,
+    ),
     "with backup, crashes": Storm(
         (tiedreq.Tied(stagger=0.0, backup=BACKUP),), replicas=3, stuck=0.2, every=0.02, troubles=("crash",)
     ),
@@ -92,7 +104,27 @@ STORMS: dict[str, Storm] = {
     "with backup, links cut": Storm(
         (tiedreq.Tied(stagger=0.0, backup=BACKUP),), replicas=3, stuck=0.2, every=0.02, troubles=("mesh", "client")
     ),
+    "with backup, pushed back": Storm(
+        (tiedreq.Tied(stagger=0.0, backup=BACKUP),), replicas=3, stuck=0.3, every=0.02, pushback=0.3
+    ),
+    "braked": Storm((tiedreq.Tied(stagger=0.0, backup=TIGHT),), replicas=4, stuck=0.3, every=0.004, slots=2),
+    "braked, links cut": Storm(
+        (tiedreq.Tied(stagger=0.0, backup=TIGHT),), replicas=3, stuck=0.2, every=0.01, troubles=("client",) * 4
+    ),
+    "braked, little room": Storm(
+        (tiedreq.Tied(stagger=0.0, backup=TIGHT),),
+        replicas=4,
+        stuck=0.2,
+        every=0.003,
+        limits=tiedreq.ReplicaLimits(queue_length_max=1),
+    ),
+    "braked, double starts": Storm(
+        (tiedreq.Tied(stagger=0.0, backup=TIGHT),), slots=4, work=0.015, latency=0.01, every=0.004, calls=150
+    ),
+    "links": Storm((AT_ONCE,), calls=40, every=0.05, troubles=("mesh", "crash", "client", "mesh", "drain")),
+    "links, silence": Storm((AT_ONCE,), calls=40, every=0.1, troubles=("silence", "mesh")),
     "exclusive": Storm((EXCLUSIVE,), every=0.006),
+    "exclusive, drains": Storm((EXCLUSIVE,), replicas=3, troubles=("drain",) * 6, every=0.004, calls=150),
     "exclusive, three": Storm(
         (tiedreq.Tied(stagger=0.0, exclusive=True, copies=3, backup=None),), replicas=3, every=0.005
     ),
@@ -137,6 +169,8 @@ class Bench:
         async def work(ctx: tiedreq.Context, args: float) -> str:
             execution = Run(trio.current_time())
             self.handlers.setdefault(ctx.call_id, []).append(execution)
+            if self.rng.random() < self.storm.pushback:
+                ctx.pushback(0.1)
             try:
                 await trio.sleep(args if self.rng.random() >= self.storm.stuck else 0.2)
                 if self.rng.random() < self.storm.failing:
@@ -200,6 +234,10 @@ class Bench:
                 self.cluster.network.hold("client", first)
                 await trio.sleep(0.04)
                 self.cluster.network.heal()
+            elif kind == "silence":
+                self.cluster.network.hold(first, second)
+                await trio.sleep(1.6)
+                self.cluster.network.heal()
             else:
                 await self._restart(first, kind)
 
@@ -259,6 +297,9 @@ class Bench:
         class Watched(guarded(kind)):  # type: ignore[misc]  # a class that is made at run time
             dead = False
 
+            def broken(self, error: AssertionError) -> None:
+                bench.problems.append(str(error))
+
             def __init__(self, *arguments: Any, **options: Any) -> None:
                 super().__init__(*arguments, **options)
                 bench.cores[self.identity.name] = self
@@ -278,6 +319,9 @@ class Bench:
         bench = self
 
         class Watched(guarded_call(kind)):  # type: ignore[misc]  # a class that is made at run time
+            def broken(self, error: AssertionError) -> None:
+                bench.problems.append(str(error))
+
             def step(self, event: CallEvent, now: float) -> list[CallCommand]:
                 bench.checkers.before_call_step(self.request.id, event, self, now)
                 commands: list[CallCommand] = super().step(event, now)
@@ -286,18 +330,35 @@ class Bench:
 
         return Watched
 
+    def watched_link(self, kind: type[LinkCore]) -> Callable[..., LinkCore]:
+        """That core, with its rules looking on. What they find is kept: raised, it would end a task of the driver."""
+        bench = self
+
+        class Watched(ruled_link(kind)):  # type: ignore[misc]  # a class that is made at run time
+            def broken(self, error: AssertionError) -> None:
+                bench.problems.append(str(error))
+
+        return Watched
+
 
 @contextmanager
-def in_the_drivers(replica_core: Callable[..., ReplicaCore], call_core: Callable[..., CallCore]) -> Iterator[None]:
+def in_the_drivers(
+    replica_core: Callable[..., ReplicaCore], call_core: Callable[..., CallCore], link_core: Callable[..., LinkCore]
+) -> Iterator[None]:
     """Let the drivers use these cores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiedreq.net.server.ReplicaCore", replica_core)
         patch.setattr("tiedreq.net.client.CallCore", call_core)
+        patch.setattr("tiedreq.net.link.LinkCore", link_core)
         yield
 
 
 def blow(
-    storm: Storm, seed: int, *, replica_core: type[ReplicaCore] = ReplicaCore, call_core: type[CallCore] = CallCore
+    storm: Storm,
+    seed: int,
+    replica_core: type[ReplicaCore] = ReplicaCore,
+    call_core: type[CallCore] = CallCore,
+    link_core: type[LinkCore] = LinkCore,
 ) -> list[str]:
     """Run one storm; what was wrong, in words."""
     with pytest.MonkeyPatch.context() as patch:
@@ -305,7 +366,8 @@ def blow(
         patch.setattr("secrets.SystemRandom", lambda: random.Random(seed))
         patch.setattr("tiedreq.net.link.SystemRandom", lambda: random.Random(seed))
         bench = Bench(storm, seed)
-        with in_the_drivers(bench.watched_replica(replica_core), bench.watched_call(call_core)):
+        cores = (bench.watched_replica(replica_core), bench.watched_call(call_core), bench.watched_link(link_core))
+        with in_the_drivers(*cores):
             try:
                 run_in_virtual_time(bench.blow, seed)
             except BaseExceptionGroup as group:

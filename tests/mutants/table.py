@@ -18,31 +18,47 @@ from types import FrameType
 
 from tests.mutants.means import MEANS, Mean, drive, simulate
 from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.sentences import RULES, of_mutant
 
 RECORD = Path(__file__).with_name("caught.json")
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 SECONDS_PER_RUN = 25
 SURE = 3
 """Seeds of which all must catch for a run to be taken without trying the others."""
+PLACES = [name for rule in RULES for name in rule.mutants]
+"""Mutants in the order of the rules that they break."""
 Record = dict[str, dict[str, str]]
 
 HEAD = """\
 # Broken on purpose
 
-A checker that can't fail is a defect. Each row is a production core with one rule of the design broken, a few lines of
+A checker that can't fail is a defect. Each row is production code with one rule of the design broken, a few lines of
 code in `tests/mutants`; each column is one of the four means that search for races. A cell names the run of that mean
-that notices, and `tests/mutants/test_mutants.py` makes every one of these runs again: with the broken core, which must
-be noticed, and with the right one, which must not. A dash means that no run of that mean noticed.
+that notices, and `tests/mutants/test_mutants.py` makes every one of these runs again: with the broken code, which must
+be noticed, and with the right one, which must not. A dash means that no run of that mean that was tried noticed.
 
-* **exhaustive**: every interleaving of a small case (`cases.py`)
-* **stateful**: a few hundred of Hypothesis's histories over cores and network (`machines.py`)
-* **simulation**: a few seeds of a simulated world (`worlds.py`)
+* **exhaustive**: every interleaving of a small case (`cases.py`); of the two ends of a link (`link_world.py`)
+* **stateful**: a few hundred of Hypothesis's histories over cores and network, over the two ends of a link, and of the
+  brake and the governor against their models (`machines.py`)
+* **simulation**: a few seeds of a simulated world (`worlds.py`), and of calls against what a client learns (`plays.py`)
 * **drivers**: the real Trio drivers in virtual time, over an in-memory network (`storms.py`)
 
-Rules of links (design section 7, `LinkCore`) are not among them: only the drivers run that core, and `tests/link`.
+In all of them the invariants of the simulator look on (`tiedreq/sim`), and the rules that one step can break alone
+(`replica_rules.py`, `call_rules.py`, `link_rules.py`). The simulator has a network of its own, without `LinkCore`: the
+rules of links are for the other three.
 
 This page is generated: `python -m tests.mutants.table --write`. The runs in it are found anew, which takes minutes, by
-`python -m tests.mutants.table --measure`.
+`python -m tests.mutants.table --measure`. The sentences are in `sentences.py`.
+"""
+
+BEYOND = """\
+## Out of reach
+
+Rules whose breach shows in no run of the four means: figures and costs that have their own tests, what only a driver
+keeps, and what no honest network brings about. The right column names the tests.
+
+| rule | tests |
+|---|---|
 """
 
 
@@ -55,18 +71,24 @@ def load() -> Record:
 def page(record: Record) -> str:
     """The page as text."""
     means = list(MEANS)
-    lines = [HEAD, f"| broken core | rule | what is wrong | {' | '.join(means)} | means |"]
+    lines = [HEAD, f"| broken | rule | what is wrong | {' | '.join(means)} | means |"]
     lines.append("|---" * (4 + len(means)) + "|")
-    for name, mutant in MUTANTS.items():
+    for name, mutant in sorted(MUTANTS.items(), key=lambda item: PLACES.index(item[0])):
         cells = [record.get(name, {}).get(mean, "–") for mean in means]
         count = sum(mean in record.get(name, {}) for mean in means)
         told = mutant.broken.replace("|", "\\|")
-        lines.append(f"| {name} | {mutant.rule} | {told} | {' | '.join(cells)} | {count} |")
+        rule = of_mutant(name)
+        words = f"{rule.place}: {rule.sentence}" if rule is not None else mutant.rule
+        lines.append(f"| {name} | {words} | {told} | {' | '.join(cells)} | {count} |")
     few = [name for name in MUTANTS if len(record.get(name, {})) < 2]
     total = {mean: sum(mean in cells for cells in record.values()) for mean in means}
     counted = ", ".join(f"{mean} {count}" for mean, count in total.items())
     told = f"Caught by fewer than two means: {', '.join(few)}." if few else "Each is caught by two means at least."
-    lines += ["", f"{len(MUTANTS)} broken cores. Caught by: {counted}. {told}", ""]
+    lines += ["", f"{len(MUTANTS)} broken in all. Caught by: {counted}. {told}", "", BEYOND.rstrip()]
+    for rule in RULES:
+        if rule.tests:
+            lines.append(f"| {rule.place}: {rule.sentence} | {', '.join(f'`{test}`' for test in rule.tests)} |")
+    lines.append("")
     return "\n".join(lines)
 
 

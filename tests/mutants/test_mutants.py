@@ -5,10 +5,13 @@ The quick suite looks by one means per broken core, the long kinds by all others
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.mutants.means import MEANS
 from tests.mutants.mutants import MUTANTS, UNBROKEN
+from tests.mutants.sentences import RULES
 from tests.mutants.table import PAGE, load, page
 
 RECORD = load()
@@ -52,7 +55,17 @@ def test_the_record_knows_no_other() -> None:
 
 def test_each_says_what_it_breaks() -> None:
     for mutant in MUTANTS.values():
-        assert mutant.rule[:1] in "456" and len(mutant.broken) > 20, mutant.name
+        assert mutant.rule[:1] in "4567" and len(mutant.broken) > 20, mutant.name
+
+
+def test_each_rule_is_broken_by_somebody_or_names_its_tests() -> None:
+    named = [name for rule in RULES for name in rule.mutants]
+    assert sorted(named) == sorted(MUTANTS), "each mutant breaks one sentence"
+    for rule in RULES:
+        assert bool(rule.mutants) != bool(rule.tests), rule
+        for test in rule.tests:
+            path, _, name = test.partition("::")
+            assert Path(path).exists() and name in Path(path).read_text(), test
 
 
 def test_the_page_is_current() -> None:

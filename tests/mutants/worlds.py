@@ -20,9 +20,11 @@ SEEDS = 6
 """Seeds of each world: the same for broken cores and for right ones."""
 LONG = 3_600.0
 WORK = (HeldMethod(MethodInfo("work", True, True, LONG), None),)
+ONCE = (HeldMethod(MethodInfo("once", False, True, LONG), None),)
 THREAD = (HeldMethod(MethodInfo("thread", True, False, LONG), None),)
 AT_ONCE = Tied(backup=None, stagger=0.0)
 BACKUP = Backup(after=0.02, min_after=1e-5)
+TIGHT = Backup(after=0.02, min_after=1e-5, budget=0.01)
 EXCLUSIVE: tuple[Policy, ...] = tuple(
     Tied(backup=None, stagger=0.0, exclusive=True, copies=copies) for copies in (2, 3, 3)
 )
@@ -53,6 +55,7 @@ def world(
     limits: ReplicaLimits | None = None,
     traffic: dict[str, object] | None = None,
     faults: dict[str, float] | None = None,
+    learns: bool = False,
 ) -> SimOptions:
     """The calm world with a few things changed."""
     parts = replace(
@@ -61,6 +64,7 @@ def world(
         slots=slots,
         callers=callers,
         methods=methods,
+        learns=learns,
         network=network,
         replica_limits=limits if limits is not None else ReplicaLimits(marker_age_max=1.0),
     )
@@ -112,8 +116,70 @@ WORLDS: dict[str, SimOptions] = {
         traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=BACKUP),)},
         faults={"freeze": 0.3, "crash": 0.3, "cut": 0.3},
     ),
+    "backups, many": world(
+        replicas=5,
+        traffic={
+            "law": Bimodal(0.005, 0.3, 0.7),
+            "policies": (Tied(stagger=0.0, backup=replace(BACKUP, max_per_call=1)),),
+            "rate": 5.0,
+            "calls": 20,
+        },
+    ),
+    "pushed back": world(
+        replicas=3,
+        traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=BACKUP),)},
+        faults={"pushback": 0.1, "length_max": 0.3},
+    ),
+    "braked": world(
+        replicas=3,
+        learns=True,
+        traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=TIGHT),), "calls": 240},
+    ),
+    "braked, lost links": world(
+        replicas=3,
+        learns=True,
+        network=FORGOTTEN_LATE,
+        traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=TIGHT),)},
+        faults={"cut": 0.1},
+    ),
+    "braked, little room": world(
+        replicas=4,
+        learns=True,
+        limits=ReplicaLimits(queue_length_max=1),
+        traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=TIGHT),), "rate": 150.0},
+    ),
+    "braked, double starts": world(
+        network=replace(QUICK, mesh=LatencySpec(LatencyLaw(0.02))),
+        learns=True,
+        slots=4,
+        traffic={"law": Constant(0.015), "policies": (Tied(stagger=0.0, backup=TIGHT),), "calls": 240},
+    ),
+    "threads that can be stopped": world(methods=THREAD, traffic={"stop_enabled": 0.7}),
+    "threads, overtaking": world(methods=THREAD, network=OVERTAKING),
+    "calm, no yield": world(traffic={"policies": (Tied(backup=None, stagger=0.0, yield_=False),)}),
+    "errors": world(replicas=3, traffic={"failing": 0.3, "final": 1.0}),
+    "once": world(methods=ONCE, replicas=3, traffic={"failing": 0.2}, faults={"crash": 0.3, "cut": 0.1}),
+    "staggered, little room": world(
+        replicas=3,
+        limits=ReplicaLimits(queue_length_max=1),
+        traffic={"policies": (Tied(backup=None, stagger=0.02),), "rate": 200.0},
+    ),
+    "staggered, lost links": world(
+        replicas=3,
+        network=FORGOTTEN_LATE,
+        traffic={"policies": (Tied(backup=None, stagger=0.02),)},
+        faults={"cut": 0.05, "crash": 0.2},
+    ),
+    "exclusive with backup": world(
+        replicas=3,
+        network=OVERTAKING,
+        traffic={"policies": (Tied(stagger=0.0, exclusive=True, backup=BACKUP),), "rate": 120.0},
+    ),
     "staggered": world(traffic={"policies": (Tied(backup=None, stagger=0.004),), "rate": 40.0}),
     "exclusive": world(replicas=3, network=OVERTAKING, traffic={"policies": EXCLUSIVE}),
+    "exclusive, drains": world(
+        replicas=3, traffic={"policies": EXCLUSIVE, "rate": 250.0, "calls": 200}, faults={"drain": 0.1}
+    ),
     "exclusive, little memory": world(
         replicas=3,
         network=OVERTAKING,

@@ -60,6 +60,7 @@ POLICIES: tuple[Policy, ...] = (
     Tied(backup=None),
     Hedged(Backup(after=0.02, since="send")),
     Plain(),
+    Tied(stagger=0.0, exclusive=True, backup=BACKUP),
 )
 LIMITS = (
     ReplicaLimits(marker_age_max=0.5),
@@ -91,6 +92,7 @@ class WorldMachine(RuleBasedStateMachine):
 
     replica_core: Callable[..., ReplicaCore] = ReplicaCore
     call_core: Callable[..., CallCore] = CallCore
+    learns = False
 
     world: World
 
@@ -135,6 +137,7 @@ class WorldMachine(RuleBasedStateMachine):
             client_limits=ClientLimits(rounds_max=rounds),
             measure_interval=86_400.0,
             warm_up=1,
+            learns=type(self).learns,
         )
         cls = type(self)
         self.world = World(
