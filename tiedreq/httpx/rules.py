@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import lru_cache
 
 import httpx
 
@@ -85,8 +86,13 @@ def endpoint_of(request: httpx.Request) -> str:
     A segment varies when it has a digit in it (but for ``v1`` and the like) or more than 32 characters. The query does
     not count.
     """
-    segments = (("*" if _varies(segment) else segment) for segment in request.url.path.split("/"))
-    return f"{request.method} {'/'.join(segments)}"
+    return _endpoint(request.method, request.url.path)
+
+
+@lru_cache(maxsize=4096)
+def _endpoint(method: str, path: str) -> str:
+    segments = (("*" if _varies(segment) else segment) for segment in path.split("/"))
+    return f"{method} {'/'.join(segments)}"
 
 
 def _varies(segment: str) -> bool:
@@ -120,9 +126,11 @@ class Hosts:
         origin = origin_of(request.url)
         return origin, self._names.get(origin) or (origin,)
 
-    def copy(self, request: httpx.Request, origin: str, target: int) -> httpx.Request:
-        """A request of its own for one copy."""
+    def copy(self, request: httpx.Request, origin: str, target: int, *, first: bool = False) -> httpx.Request:
+        """A request of its own for one copy; the caller's own for the first where nothing is to be changed."""
         bases = self._bases.get(origin)
+        if first and bases is None:
+            return request
         url, headers = request.url, request.headers
         if bases is not None:
             base = bases[target]

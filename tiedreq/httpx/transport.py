@@ -15,6 +15,7 @@ import httpx
 from tiedreq.core.checks import check_count
 from tiedreq.core.errors import BadOption
 from tiedreq.core.policy import Hedged, Plain
+from tiedreq.core.types import CopyKind
 from tiedreq.hedging.observing import Observer
 from tiedreq.hedging.race import Flight, Race
 from tiedreq.hedging.upstream import ThrottleOptions, Upstream, UpstreamOptions, Upstreams
@@ -154,7 +155,7 @@ class HedgedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         return race, duplicable and isinstance(self._options.policy, Hedged)
 
     def _copy(self, request: httpx.Request, origin: str, flight: Flight) -> httpx.Request:
-        return self._hosts.copy(request, origin, flight.lane.target)
+        return self._hosts.copy(request, origin, flight.lane.target, first=flight.kind == CopyKind.FIRST)
 
     def stats(self) -> dict[str, Any]:
         """Counters, hosts, learned delays and budgets of each service, by its base URL, as plain values.
