@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from tests.exhaustive.case import Case
@@ -146,8 +147,10 @@ class Tables:
         self._effect_ids: dict[tuple[int, Any], tuple[int, ...]] = {}
         self.watch = Watching(case.replicas)
         self._idle: dict[tuple[int, int], int] = {}
-        self._steps = lru_cache(REMEMBERED)(self._replay)
-        self._seen = lru_cache(REMEMBERED)(self._look)
+        # Not bound to self: a search that is over has to go at once, and a cycle would keep it.
+        itself = weakref.proxy(self)
+        self._steps = lru_cache(REMEMBERED)(partial(Tables._replay, itself))
+        self._seen = lru_cache(REMEMBERED)(partial(Tables._look, itself))
 
     # ---- parts ------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -82,6 +84,18 @@ def test_two_searches_are_the_same() -> None:
     case = Case("twice", 1, ("crash",), policies=(TIE,))
     first, second = Search(case).run(), Search(case).run()
     assert (first.states, first.moves, first.ends) == (second.states, second.moves, second.ends)
+
+
+def test_a_search_that_is_over_leaves_nothing_in_memory() -> None:
+    gc.disable()
+    try:
+        search = Search(Case("gone", 1, ("crash", "evict")))
+        search.run()
+        tables = weakref.ref(search.world.tables)
+        del search
+        assert tables() is None
+    finally:
+        gc.enable()
 
 
 def test_a_search_that_is_stopped_says_so() -> None:
