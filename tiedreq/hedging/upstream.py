@@ -20,7 +20,7 @@ from tiedreq.core.call_stats import CallStats
 from tiedreq.core.checks import check_count, check_number
 from tiedreq.core.errors import BadOption
 from tiedreq.core.messages import Welcome
-from tiedreq.core.picker import PICKERS, ReplicaTable, ReplicaView
+from tiedreq.core.picker import PICKERS, SUSPICION_SECONDS, ReplicaTable, ReplicaView
 from tiedreq.core.policy import Hedged, Plain, check_policy
 from tiedreq.core.throttle import TOKENS_MAX, FailureThrottle
 from tiedreq.core.types import Identity, MethodInfo
@@ -163,8 +163,8 @@ class Upstream:
         for other in self.lanes:
             if other.target == lane.target:
                 other.view.pushback_until = max(other.view.pushback_until, until)
-                if self.several:
-                    other.view.suspected_until = max(other.view.suspected_until, until)
+                if self.several and other.view.suspected_until < until:
+                    self.table.suspect(other.view.name, until - SUSPICION_SECONDS)
 
     def unreachable(self, lane: Lane, now: float) -> None:
         """The host of ``lane`` could not be reached: others are tried first for a while."""
