@@ -127,6 +127,15 @@ def test_hosts_that_ask_for_a_pause_are_passed_over_and_not_tried_again() -> Non
     assert responses[0].status_code == 429 and sorted(backend.hosts) == ["a", "b"]
 
 
+def test_a_pause_lasts_whatever_happens_at_other_hosts() -> None:
+    refusal = Act(0.001, status=429, headers={"retry-after": "30"})
+    broken = Act(0.001, error=lambda: httpx.ConnectError("refused"))
+    backend = Backend(hosts={"a": [refusal], "b": [broken], "c": [Act(0.001)]})
+    three = {"http://search": ["http://a", "http://b", "http://c"]}
+    run(backend, 100, options={"hosts": three}, pause=0.2)
+    assert backend.hosts.count("a") <= 1 < backend.hosts.count("b")
+
+
 @pytest.mark.parametrize(
     ("status", "text", "wanted"),
     [

@@ -163,13 +163,19 @@ class Upstream:
         for other in self.lanes:
             if other.target == lane.target:
                 other.view.pushback_until = max(other.view.pushback_until, until)
-                if self.several and other.view.suspected_until < until:
-                    self.table.suspect(other.view.name, until - SUSPICION_SECONDS)
+                self._pass_over(other, until)
 
     def unreachable(self, lane: Lane, now: float) -> None:
         """The host of ``lane`` could not be reached: others are tried first for a while."""
-        if self.several:
-            self.table.suspect(lane.view.name, now)
+        self._pass_over(lane, now + SUSPICION_SECONDS)
+
+    def _pass_over(self, lane: Lane, until: float) -> None:
+        """Others are tried first until then. Told last of the longest time, so that none is taken for over before."""
+        if not self.several or lane.view.suspected_until >= until:
+            return
+        self.table.suspect(lane.view.name, until - SUSPICION_SECONDS)
+        longest = max((other.view for other in self.lanes), key=lambda view: view.suspected_until)
+        self.table.suspect(longest.name, longest.suspected_until - SUSPICION_SECONDS)
 
     def failed(self, lane: Lane, now: float) -> None:
         """A copy failed at the host of ``lane``: after a few in a row others are tried first for a while."""
