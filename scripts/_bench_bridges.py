@@ -32,7 +32,8 @@ from rich.table import Table
 
 import tiedreq
 from tiedreq import aio, blocking
-from tiedreq._loopthread import Call, Inbox, Session
+from tiedreq._errands import Call
+from tiedreq._loopthread import Inbox, Session
 
 ROUNDS_DEFAULT, SECONDS_DEFAULT, IN_FLIGHT_DEFAULT = 9, 1.0, "1,64"
 REPLICAS = 2
@@ -62,24 +63,21 @@ class Meter:
     """Counts the calls of one turn; any thread may tell of one."""
 
     def __init__(self, seconds: float) -> None:
-        began = time.perf_counter()
-        self.until = began + seconds
-        self._from = began + WARMUP_SHARE * seconds
+        self._began = time.perf_counter()
+        self._until = self._began + seconds
         self._latencies: list[float] = []
-        self._calls: list[None] = []
 
     def done(self, began: float) -> bool:
         """A call that began then is done; False when the turn is over."""
         now = time.perf_counter()
-        self._calls.append(None)
-        if began >= self._from and now <= self.until:
-            self._latencies.append(now - began)
-        return now < self.until
+        self._latencies.append(now - began)
+        return now < self._until
 
     def result(self) -> tuple[int, float, float]:
-        """All calls of the turn; calls per second and the median latency in seconds without its beginning."""
-        rate = len(self._latencies) / (self.until - self._from)
-        return len(self._calls), rate, statistics.median(self._latencies)
+        """Calls, calls per second, and the median latency in seconds without the first calls."""
+        calls = len(self._latencies)
+        median = statistics.median(self._latencies[int(WARMUP_SHARE * calls) :])
+        return calls, calls / (time.perf_counter() - self._began), median
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------
@@ -210,7 +208,7 @@ def call_as_host(urls: list[str], turns: Connection) -> None:
 
         async def call(method: str, args: Any, **options: Any) -> Any:
             future = loop.create_future()
-            made = Call(session, "call", (method, args), options, lambda: future.set_result(None))
+            made = Call(session, (method, args), options, lambda: future.set_result(None))
             session.begin(made)
             await future
             return made.result()

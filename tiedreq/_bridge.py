@@ -12,7 +12,7 @@ import ssl
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,19 +21,18 @@ from tiedreq._loopthread import Loop, Opener, Session
 from tiedreq.core.checks import check_number
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
-from tiedreq.core.policy import Auto, Policy, check_policy
+from tiedreq.core.policy import Auto, Hedged, Policy, Tied, check_policy
 from tiedreq.errors import Unavailable
 from tiedreq.net.client import TIMEOUT_MAX
 from tiedreq.net.connecting import connect
 from tiedreq.net.current import current_execution
 
+TIED, HEDGED = Tied(), Hedged()
 
-def bound_name(handler: Callable[..., Any]) -> str:
-    """The name of the method that ``bind(handler)`` calls. Raises ``BadOption``."""
-    name = getattr(handler, "__name__", None)
-    if not isinstance(name, str):
-        raise BadOption(f"handler: {handler!r} has no name")
-    return name
+
+def unless_given(options: dict[str, Any], policy: Policy) -> dict[str, Any]:
+    """``options`` with this policy, unless they have one."""
+    return {**options, "policy": policy} if options.get("policy") is None else options
 
 
 @dataclass(frozen=True, slots=True)

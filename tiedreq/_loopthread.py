@@ -1,25 +1,22 @@
-r"""Trio in a thread of its own, and how calls from other threads get there and back.
+"""Trio in a thread of its own, and how other threads have something done there.
 
-A ``Loop`` is the thread; it holds ``Session``\ s, each an open Trio client. A ``Call`` goes to the loop through its
-``Inbox``, runs there as a task in a copy of its caller's context, and comes back through what its caller waits on. Many
-calls cost one wake-up: an inbox wakes its loop only when it is not awake already.
+A ``Loop`` is the thread, and each of its ``Session`` objects an open Trio client. An ``Errand`` (a call, for one) goes
+to the loop through its ``Inbox``, and comes back through what its caller waits on. Many cost one wake-up: an inbox
+wakes its loop only when it is not awake already.
 
-A call always ends: with what the Trio client returned or raised, or because its session ended. Whose loop it is, and
+An errand always ends: with what the Trio client returned or raised, or because its session ended. Whose loop it is, and
 what a fork or the end of the interpreter does to it, is ``_bridge``'s business.
 """
 
 from __future__ import annotations
 
-import contextvars
-import inspect
 import logging
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -30,6 +27,8 @@ from tiedreq.net.edge import no_groups
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
+    from tiedreq._errands import Errand
+
 STOP_SECONDS = 5.0
 """How long the end of a client or of the process waits for the loop; more than the Trio client takes to close."""
 
@@ -39,7 +38,6 @@ PAUSE_SECONDS = 1.0
 logger = logging.getLogger("tiedreq.bridge")
 
 Opener = Callable[[], AbstractAsyncContextManager[Client]]
-Method = str | Callable[..., Any]
 
 
 class Inbox:
@@ -235,16 +233,16 @@ class Session:
     calls may begin.
     """
 
-    def __init__(self, loop: Loop, opener: Opener, calls_max: int) -> None:
+    def __init__(self, loop: Loop, opener: Opener, errands_max: int) -> None:
         self.loop = loop
         self.up = False
         self.client: Client | None = None
         self.nursery: trio.Nursery | None = None
-        self.calls: dict[Call, None] = {}
+        self.errands: dict[Errand, None] = {}
         self.ready = Once()
         self.over = Once()
         self._opener = opener
-        self._calls_max = calls_max
+        self._errands_max = errands_max
         self.ended = False
         self._closing = False
         self._closed = trio.Event()
@@ -252,23 +250,23 @@ class Session:
 
     # ---- from any thread --------------------------------------------------------------------------------------
 
-    def begin(self, call: Call) -> None:
-        """Hand a call over. Raises ``Overloaded``."""
-        if len(self.calls) >= self._calls_max:
+    def begin(self, errand: Errand) -> None:
+        """Hand an errand over. Raises ``Overloaded``."""
+        if len(self.errands) >= self._errands_max:
             raise Overloaded(
-                f"{len(self.calls)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
+                f"{len(self.errands)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
                 retry_after=0.0,
             )
-        self.calls[call] = None
+        self.errands[errand] = None
         with suppress(trio.RunFinishedError):
-            self.loop.inbox.put(call.start)
+            self.loop.inbox.put(errand.start)
         if self.ended:
-            call.finish()
+            errand.finish()
 
-    def cancel(self, call: Call) -> None:
-        """The caller does not wait any more: cancel the call and its copies."""
+    def cancel(self, errand: Errand) -> None:
+        """Nobody waits for it any more: cancel a call and its copies."""
         with suppress(trio.RunFinishedError):
-            self.loop.inbox.put(call.cancel)
+            self.loop.inbox.put(errand.cancel)
 
     def close(self) -> None:
         """Begin to close."""
@@ -276,9 +274,9 @@ class Session:
         with suppress(trio.RunFinishedError):
             self.loop.inbox.put(self.close_here)
 
-    def finished(self, call: Call) -> bool:
-        """Take a call off the list; False when somebody did before."""
-        return self.calls.pop(call, self) is None
+    def finished(self, errand: Errand) -> bool:
+        """Take an errand off the list; False when somebody did before."""
+        return self.errands.pop(errand, self) is None
 
     # ---- in the loop's thread ---------------------------------------------------------------------------------
 
@@ -324,104 +322,12 @@ class Session:
         self.ended = True
         self.loop.forget(self)
         self.ready.happen(error or Unavailable("client: it was closed while it connected"))
-        for call in list(self.calls):
-            call.finish(error)
+        for errand in list(self.errands):
+            errand.finish(error)
         self.over.happen()
-
-
-class Call:
-    """One call of a method of the Trio client, or of any function, on its way to the loop and back.
-
-    Its task and its ``accept`` option run in copies of the context in which it is made.
-    ``wake`` is called once, in the loop's thread, when ``result`` is known.
-    """
-
-    __slots__ = ("_arguments", "_context", "_error", "_method", "_options", "_scope", "_session", "_value", "_wake")
-
-    def __init__(
-        self,
-        session: Session,
-        method: Method,
-        arguments: tuple[Any, ...],
-        options: dict[str, Any],
-        wake: Callable[[], object],
-    ) -> None:
-        self._session = session
-        self._method = method
-        self._arguments = arguments
-        self._options = options
-        self._context = contextvars.copy_context()
-        accept = options.get("accept")
-        if accept is not None and callable(accept) and not inspect.iscoroutinefunction(accept):
-            self._options = {**options, "accept": partial(self._context.run, accept)}
-        self._wake = wake
-        self._scope: trio.CancelScope | None = None
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def result(self) -> Any:
-        """The value, or what was raised. Once, in the caller's thread: a second time knows no error any more."""
-        error, self._error = self._error, None
-        if error is None:
-            return self._value
-        try:
-            raise error
-        finally:
-            del error  # its traceback holds this frame
-
-    def start(self) -> None:
-        """Make it a task. In the loop's thread."""
-        if self not in self._session.calls:
-            return
-        nursery = self._session.nursery
-        try:
-            if nursery is None:
-                raise RuntimeError("the session is not open")
-            self._scope = trio.CancelScope()
-            self._context.run(nursery.start_soon, self._run)
-        except RuntimeError:
-            self.finish()
-        else:
-            self._session.loop.busy(+1)
-
-    def cancel(self) -> None:
-        """End it, whether it runs or not; nobody waits for it any more. In the loop's thread."""
-        self._session.finished(self)
-        if self._scope is not None:
-            self._scope.cancel()
-
-    async def _run(self) -> None:
-        assert self._scope is not None
-        try:
-            with self._scope:
-                method = self._method
-                if isinstance(method, str):
-                    method = getattr(self._session.client, method)
-                found = method(*self._arguments, **self._options)
-                self._value = await found if inspect.iscoroutine(found) else found
-        except trio.Cancelled:
-            self._error = _closed()
-            raise
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._session.loop.busy(-1)
-            if self._session.finished(self):
-                self._wake()
-
-    def finish(self, cause: BaseException | None = None) -> None:
-        """End it without the client. From any thread, more than once."""
-        if self._session.finished(self):
-            self._error = _closed()
-            self._error.__cause__ = cause
-            self._wake()
 
 
 def _virtual_clock() -> MockClock:
     from trio.testing import MockClock  # for tests alone
 
     return MockClock()
-
-
-def _closed() -> Unavailable:
-    return Unavailable("the client was closed before an answer came")

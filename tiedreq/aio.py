@@ -20,12 +20,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from tiedreq._bridge import Bridge, bound_name, setting
-from tiedreq._loopthread import STOP_SECONDS, Call, Inbox, Method, Once, Session, logger
+from tiedreq._bridge import HEDGED, TIED, Bridge, setting, unless_given
+from tiedreq._errands import Call, Errand, Task
+from tiedreq._loopthread import STOP_SECONDS, Inbox, Once, Session, logger
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
-from tiedreq.net.arguments import Accept
+from tiedreq.net.arguments import Accept, check_handler
 from tiedreq.reply import Reply
 
 __all__ = ["Client", "connect"]
@@ -70,21 +71,21 @@ class Client(Bridge):
 
     async def call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with the client's policy and return the value. See ``request`` for options and errors."""
-        return await self._wait("call", (method, args), self._within(options))
+        return await self._made(method, args, options)
 
     async def tied_call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with ``Tied()`` unless ``policy=`` says otherwise. See ``request``.
 
         Raises ``UnsafeToDuplicate`` before anything is sent when the method is not declared idempotent.
         """
-        return await self._wait("tied_call", (method, args), self._within(options))
+        return await self._made(method, args, unless_given(options, TIED))
 
     async def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with ``Hedged()`` unless ``policy=`` says otherwise: a backup when no answer came in time.
 
         Raises as ``tied_call``. See ``request``.
         """
-        return await self._wait("hedged_call", (method, args), self._within(options))
+        return await self._made(method, args, unless_given(options, HEDGED))
 
     async def request(
         self,
@@ -107,12 +108,12 @@ class Client(Bridge):
         """
         options: dict[str, Any] = {"timeout": timeout, "key": key, "policy": policy}
         options |= {"accept": accept, "metadata": metadata}
-        reply: Reply = await self._wait("request", (method, args), self._within(options))
+        reply: Reply = await self._made(method, args, options, want_reply=True)
         return reply
 
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``await bound(args=None, **options)`` that calls the method named like ``handler``."""
-        name = bound_name(handler)
+        name = check_handler(handler)
 
         async def bound(args: Any = None, **options: Any) -> Any:
             return await self.call(name, args, **options)
@@ -132,10 +133,10 @@ class Client(Bridge):
             raise BadOption(f"client: it is {'closed' if self._closed else 'not connected yet'}")
         done = allocate_lock()
         done.acquire()
-        call = Call(session, "stats", (), {}, done.release)
-        session.begin(call)
+        errand = Task(session, "stats", (), {}, done.release)
+        session.begin(errand)
         done.acquire()
-        found: dict[str, Any] = call.result()
+        found: dict[str, Any] = errand.result()
         return found
 
     async def replica_status(self, *, timeout: float = 2.0) -> dict[str, dict[str, Any]]:
@@ -143,7 +144,7 @@ class Client(Bridge):
 
         A replica that does not answer within ``timeout`` seconds is left out.
         """
-        found: dict[str, dict[str, Any]] = await self._wait("replica_status", (), {"timeout": timeout})
+        found: dict[str, dict[str, Any]] = await self._do("replica_status", timeout=timeout)
         return found
 
     # ---- waiting ----------------------------------------------------------------------------------------------
@@ -154,20 +155,28 @@ class Client(Bridge):
         await _happened(session.ready)
         return session
 
-    async def _wait(self, method: Method, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    async def _made(self, method: str, args: Any, options: dict[str, Any], *, want_reply: bool = False) -> Any:
         session = self._session
         if session is None or not session.up:
             session = await self._connected()
-        loop = running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        call = Call(session, method, arguments, options, partial(_tell, _mailbox(loop), future))
+        future, wake = _waiting()
+        call = Call(session, (method, args), self._within(options), wake, want_reply=want_reply)
+        return await self._result(session, call, future)
+
+    async def _do(self, function: str | Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """What a function, or the Trio client's method of that name, returns in the client's own thread."""
+        session = await self._connected()
+        future, wake = _waiting()
+        return await self._result(session, Task(session, function, arguments, options, wake), future)
+
+    async def _result(self, session: Session, errand: Errand, future: asyncio.Future[None]) -> Any:
         try:
-            session.begin(call)
+            session.begin(errand)
             await future
         except BaseException:
-            session.cancel(call)
+            session.cancel(errand)
             raise
-        return call.result()
+        return errand.result()
 
 
 _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox] = weakref.WeakKeyDictionary()
@@ -191,6 +200,13 @@ def _wake_loop(known: weakref.ref[asyncio.AbstractEventLoop], drain: Callable[[]
     loop.call_soon_threadsafe(drain)
 
 
+def _waiting() -> tuple[asyncio.Future[None], Callable[[], None]]:
+    """A future of the loop that runs here, and what other threads call to have it done."""
+    loop = running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    return future, partial(_tell, _mailbox(loop), future)
+
+
 def _tell(mailbox: Inbox, future: asyncio.Future[None]) -> None:
     """A result is there. In the client's thread; nobody waits any more in a loop that is closed."""
     with suppress(RuntimeError):
@@ -200,9 +216,8 @@ def _tell(mailbox: Inbox, future: asyncio.Future[None]) -> None:
 async def _happened(once: Once) -> None:
     """Wait until it has happened. Raises its error."""
     if not once.done:
-        loop = running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        once.tell(partial(_tell, _mailbox(loop), future))
+        future, wake = _waiting()
+        once.tell(wake)
         await future
     once.check()
 

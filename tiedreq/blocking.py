@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import os
 import ssl
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
-from tiedreq._bridge import Bridge, bound_name, setting
-from tiedreq._loopthread import STOP_SECONDS, Call, Method, Session, logger
+from tiedreq._bridge import HEDGED, TIED, Bridge, setting, unless_given
+from tiedreq._errands import Call, Errand, Task
+from tiedreq._loopthread import STOP_SECONDS, Session, logger
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
-from tiedreq.net.arguments import Accept
+from tiedreq.net.arguments import Accept, check_handler
 from tiedreq.reply import Reply
 
 __all__ = ["Client", "connect"]
@@ -58,21 +59,21 @@ class Client(Bridge):
 
     def call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with the client's policy and return the value. See ``request`` for options and errors."""
-        return self._wait("call", (method, args), self._within(options))
+        return self._made(method, args, options)
 
     def tied_call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with ``Tied()`` unless ``policy=`` says otherwise. See ``request``.
 
         Raises ``UnsafeToDuplicate`` before anything is sent when the method is not declared idempotent.
         """
-        return self._wait("tied_call", (method, args), self._within(options))
+        return self._made(method, args, unless_given(options, TIED))
 
     def hedged_call(self, method: str, args: Any = None, **options: Any) -> Any:
         """Call ``method`` with ``Hedged()`` unless ``policy=`` says otherwise: a backup when no answer came in time.
 
         Raises as ``tied_call``. See ``request``.
         """
-        return self._wait("hedged_call", (method, args), self._within(options))
+        return self._made(method, args, unless_given(options, HEDGED))
 
     def request(
         self,
@@ -96,12 +97,12 @@ class Client(Bridge):
         """
         options: dict[str, Any] = {"timeout": timeout, "key": key, "policy": policy}
         options |= {"accept": accept, "metadata": metadata}
-        reply: Reply = self._wait("request", (method, args), self._within(options))
+        reply: Reply = self._made(method, args, options, want_reply=True)
         return reply
 
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``bound(args=None, **options)`` that calls the method named like ``handler``."""
-        name = bound_name(handler)
+        name = check_handler(handler)
 
         def bound(args: Any = None, **options: Any) -> Any:
             return self.call(name, args, **options)
@@ -112,7 +113,7 @@ class Client(Bridge):
 
     def stats(self) -> dict[str, Any]:
         """Counters of this client in this process, and what it knows of each replica and method; as on Trio."""
-        found: dict[str, Any] = self._wait("stats", (), {})
+        found: dict[str, Any] = self._do("stats")
         return found
 
     def replica_status(self, *, timeout: float = 2.0) -> dict[str, dict[str, Any]]:
@@ -120,7 +121,7 @@ class Client(Bridge):
 
         A replica that does not answer within ``timeout`` seconds is left out.
         """
-        found: dict[str, dict[str, Any]] = self._wait("replica_status", (), {"timeout": timeout})
+        found: dict[str, dict[str, Any]] = self._do("replica_status", timeout=timeout)
         return found
 
     # ---- waiting ----------------------------------------------------------------------------------------------
@@ -130,20 +131,30 @@ class Client(Bridge):
         session.ready.wait()
         return session
 
-    def _wait(self, method: Method, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _made(self, method: str, args: Any, options: dict[str, Any], *, want_reply: bool = False) -> Any:
         session = self._session
         if session is None or not session.up or session.loop.here:
             session = self._connected()
         done = allocate_lock()
         done.acquire()
-        call = Call(session, method, arguments, options, done.release)
+        call = Call(session, (method, args), self._within(options), done.release, want_reply=want_reply)
+        return self._result(session, call, done)
+
+    def _do(self, function: str | Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """What a function, or the Trio client's method of that name, returns in the client's own thread."""
+        session = self._connected()
+        done = allocate_lock()
+        done.acquire()
+        return self._result(session, Task(session, function, arguments, options, done.release), done)
+
+    def _result(self, session: Session, errand: Errand, done: LockType) -> Any:
         try:
-            session.begin(call)
+            session.begin(errand)
             done.acquire()
         except BaseException:
-            session.cancel(call)
+            session.cancel(errand)
             raise
-        return call.result()
+        return errand.result()
 
 
 def connect(

@@ -270,7 +270,7 @@ class BlockingCluster(_Elsewhere):
         """What ``function(*args)``, plain or async, returns in the replicas' thread: ``run(local.network.heal)``."""
         if self._client is None:
             raise BadOption("cluster: it is not open")
-        return self._client._wait(function, args, {})
+        return self._client._do(function, *args)
 
     def stop(self, name: str) -> None:
         """End a replica at once, as a crash would."""
@@ -324,7 +324,7 @@ class AsyncioCluster(_Elsewhere):
         """What ``function(*args)``, plain or async, returns in the replicas' thread: ``run(local.network.heal)``."""
         if self._client is None:
             raise BadOption("cluster: it is not open")
-        return await self._client._wait(function, args, {})
+        return await self._client._do(function, *args)
 
     async def stop(self, name: str) -> None:
         """End a replica at once, as a crash would."""

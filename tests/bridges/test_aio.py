@@ -65,7 +65,7 @@ async def test_errors_keep_their_type_and_show_the_caller(urls: list[str], journ
             await client.call("fail")
         assert failed.value.details == {"left": 0} and failed.value.attempts[0].end == "failed"
         files = {Path(frame.filename).name for frame in traceback.extract_tb(failed.value.__traceback__)}
-        assert {"test_aio.py", "aio.py", "client.py"} <= files, "from the caller to where it was raised"
+        assert {"test_aio.py", "aio.py", "opencall.py"} <= files, "from the caller to where it was raised"
         with pytest.raises(tiedreq.UnsafeToDuplicate, match="Nothing was sent"):
             await client.tied_call("charge")
         with pytest.raises(tiedreq.UnknownMethod, match="Methods: about, charge"):

@@ -55,3 +55,11 @@ def check_accept(accept: Accept | None) -> Accept | None:
     if accept is not None and (not callable(accept) or inspect.iscoroutinefunction(accept)):
         raise BadOption(f"accept: {accept!r} is not a plain function of the answer")
     return accept
+
+
+def check_handler(handler: Callable[..., Any]) -> str:
+    """The name of the method that ``bind(handler)`` calls."""
+    name = getattr(handler, "__name__", None)
+    if not isinstance(name, str):
+        raise BadOption(f"handler: {handler!r} has no name")
+    return name

@@ -42,7 +42,7 @@ from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Auto, Hedged, Plain, Policy, Tied, check_policy
 from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
 from tiedreq.errors import ConnectError, Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
-from tiedreq.net.arguments import Accept, check_accept, check_key, check_metadata
+from tiedreq.net.arguments import Accept, check_accept, check_handler, check_key, check_metadata
 from tiedreq.net.bell import Bell
 from tiedreq.net.current import current_execution
 from tiedreq.net.inquiries import Inquiries
@@ -149,7 +149,17 @@ class Client(LinkOwner):
         call = await self._made(method, args, timeout=timeout, key=key, policy=policy, accept=accept, metadata=metadata)
         return call.reply(trio.current_time())
 
-    async def _made(
+    async def _made(self, method: str, args: Any = None, **options: Any) -> OpenCall:
+        """Make a call and return it once it is answered. Raises as ``request``."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        call = self.begin(method, args, **options)
+        outcome = await call.wait(self.cancel)
+        if outcome.kind == OutcomeKind.DEADLINE and call.surrounding:
+            await trio.lowlevel.checkpoint()  # the scheduler learns only here that the scope's time is over
+        call.check()
+        return call
+
+    def begin(
         self,
         method: str,
         args: Any = None,
@@ -160,28 +170,23 @@ class Client(LinkOwner):
         accept: Accept | None = None,
         metadata: dict[str, str] | None = None,
     ) -> OpenCall:
-        """Make a call and return it once it is answered. Raises as ``request``."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        """Make a call for somebody who has no task to wait in: see ``OpenCall.told`` and ``cancel``.
+
+        Raises what ``request`` raises before anything is sent.
+        """
         began = trio.current_time()
-        request, timeout_used, surrounding = self._prepare(
+        request, seconds, surrounding = self._prepare(
             method, args, timeout, check_key(key), policy, check_metadata(metadata), began
         )
         core = CallCore(
             request, self._replicas, self._stats, rounds_max=self.limits.rounds_max, learning=self._learning
         )
-        call = OpenCall(core, check_accept(accept), began, timeout_used)
+        call = OpenCall(core, check_accept(accept), began, seconds, surrounding, self._wire_limits)
         self._calls[request.id.number] = call
         if self.tracer is not None:
             self.tracer.call_begins(call)
         self._step(call, CallRequested(), began)
-        outcome = await call.wait(self._cancel)
-        if call.error is not None:
-            raise call.error
-        if outcome.kind == OutcomeKind.ANSWERED:
-            return call
-        if outcome.kind == OutcomeKind.DEADLINE and surrounding:
-            await trio.lowlevel.checkpoint()  # the scheduler learns only here that the scope's time is over
-        raise call.failure(self._decode_details)
+        return call
 
     def _prepare(
         self,
@@ -263,17 +268,9 @@ class Client(LinkOwner):
             )
         return payload
 
-    def _decode_details(self, details: bytes) -> Any:
-        try:
-            return decode_payload(details, self._wire_limits)
-        except RemoteViolation:
-            return None
-
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``bound(args=None, **options)`` that calls the method named like ``handler``."""
-        name = getattr(handler, "__name__", None)
-        if not isinstance(name, str):
-            raise BadOption(f"handler: {handler!r} has no name")
+        name = check_handler(handler)
 
         async def bound(args: Any = None, **options: Any) -> Any:
             return await self.call(name, args, **options)
@@ -368,7 +365,8 @@ class Client(LinkOwner):
         fits = view is not None and len(command.submit.payload) <= view.payload_bytes_max
         return fits and link is not None and link.send(command.submit)
 
-    def _cancel(self, call: OpenCall) -> None:
+    def cancel(self, call: OpenCall) -> None:
+        """Nobody waits for this call any more: end it and its copies."""
         self._step(call, CallerCancelled(), trio.current_time())
 
     # ---- timers -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import trio
 
 from tiedreq.core.call import CallCore, SentCopy
 from tiedreq.core.commands import Outcome, OutcomeKind
+from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.types import UNTIED, Cause, CopyId
 from tiedreq.errors import (
     DeadlineExceeded,
@@ -21,6 +22,8 @@ from tiedreq.errors import (
 )
 from tiedreq.net.arguments import Accept
 from tiedreq.reply import Attempt, Reply
+from tiedreq.wire.limits import DEFAULT_LIMITS, WireLimits
+from tiedreq.wire.payload import decode_payload
 
 
 class Answered:
@@ -37,29 +40,56 @@ class Answered:
 class OpenCall:
     """The driver's record of one call.
 
-    ``began`` is Trio's time when the call was made; ``answers`` the answers that came, by copy; ``error`` is what the
-    caller's own ``accept`` raised.
+    ``began`` is Trio's time when the call was made; ``surrounding`` says that a scope around the call ends it, not the
+    call's own ``timeout``; ``answers`` are those that came, by copy; ``error`` is what the caller's own ``accept``
+    raised; ``told`` is called at the outcome, if no task waits for it.
     """
 
-    __slots__ = ("_task", "accept", "answers", "began", "core", "error", "outcome", "timeout", "waking_at")
+    __slots__ = (
+        "_limits",
+        "_task",
+        "accept",
+        "answers",
+        "began",
+        "core",
+        "error",
+        "outcome",
+        "surrounding",
+        "timeout",
+        "told",
+        "waking_at",
+    )
 
-    def __init__(self, core: CallCore, accept: Accept | None, began: float, timeout: float) -> None:
+    def __init__(
+        self,
+        core: CallCore,
+        accept: Accept | None,
+        began: float,
+        timeout: float,
+        surrounding: bool = False,
+        limits: WireLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.core = core
         self.accept = accept
         self.began = began
         self.timeout = timeout
+        self.surrounding = surrounding
+        self._limits = limits
         self.answers: dict[CopyId, Answered] = {}
         self.outcome: Outcome | None = None
         self.error: Exception | None = None
         self.waking_at = float("inf")
+        self.told: Callable[[], object] | None = None
         self._task: trio.lowlevel.Task | None = None
 
     def complete(self, outcome: Outcome) -> None:
-        """The outcome is known: wake the task that waits."""
+        """The outcome is known: wake the task that waits, or tell whom it concerns."""
         self.outcome = outcome
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task)
+        elif self.told is not None:
+            self.told()
 
     async def wait(self, cancelled: Callable[[OpenCall], None]) -> Outcome:
         """Wait for the outcome. When the caller's scope is cancelled, ``cancelled`` is called at that very moment."""
@@ -116,8 +146,21 @@ class OpenCall:
             attempts=self.attempts(),
         )
 
-    def failure(self, decode: Callable[[bytes], Any]) -> Exception:
-        """The error that the outcome stands for. Only after an outcome of another kind than ANSWERED."""
+    def check(self) -> None:
+        """Raise the error that the outcome stands for, if it is not an answer. Only after the outcome."""
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None
+        if self.outcome.kind != OutcomeKind.ANSWERED:
+            raise self._failure()
+
+    def _details(self, details: bytes) -> Any:
+        try:
+            return decode_payload(details, self._limits) if details else None
+        except RemoteViolation:
+            return None
+
+    def _failure(self) -> Exception:
         assert self.outcome is not None
         outcome, request = self.outcome, self.core.request
         call_id, attempts = str(request.id), self.attempts()
@@ -126,7 +169,7 @@ class OpenCall:
         match outcome.kind:
             case OutcomeKind.FAILED:
                 replica = f" (at {self.core.copies[outcome.copy].replica})" if outcome.copy is not None else ""
-                details = decode(outcome.details) if outcome.details else None
+                details = self._details(outcome.details)
                 return RemoteFailure(
                     outcome.message + replica, code=outcome.code, details=details, call_id=call_id, attempts=attempts
                 )
