@@ -117,10 +117,17 @@ class CallCore(CallCopies):
     def _choose_round(self, now: float) -> list[ReplicaView]:
         """Replicas for a round, in order of rank: untried ones first, one with a waiting backup of this call last."""
         method = self.request.method
+        chosen: list[ReplicaView]
         width = self._tie.copies if self._tie is not None else 1
+        if not self.copies:
+            chosen = []
+            self._fill(chosen, width, self._replicas.candidates(method, now), now)
+            if len(chosen) > 1:
+                self._replicas.try_out(chosen, method, now)
+            return chosen
         busy = {copy.replica for copy in self.copies.values() if copy.alive}
         tried = {copy.replica for copy in self.copies.values()}
-        chosen: list[ReplicaView] = []
+        chosen = []
         for excluded in (tried, busy):
             self._fill(chosen, width, self._replicas.candidates(method, now, excluded), now)
         if not chosen:
@@ -131,7 +138,8 @@ class CallCore(CallCopies):
 
     def _fill(self, chosen: list[ReplicaView], width: int, pool: list[ReplicaView], now: float) -> None:
         """Move the picker's choices from ``pool`` to ``chosen`` until that has ``width``."""
-        pool = [view for view in pool if view not in chosen]
+        if chosen:
+            pool = [view for view in pool if view not in chosen]
         while len(chosen) < width:
             view = self._replicas.choose(pool, now)
             if view is None:

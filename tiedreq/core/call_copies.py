@@ -36,6 +36,10 @@ _ENDING = {
 }
 
 
+_NO_ACCOUNT = CallAccount(None, "", None, 0.0, True)
+"""Until the call begins, and where nothing is learned; it keeps nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallRequest:
     """What the user asked for. ``payload`` is encoded once; ``deadline`` is on the core's clock.
@@ -89,15 +93,21 @@ class CallCopies:
         self._tie, self._backup = _shape(request)
         self._observing = request.policy.observe_only
         self._learning = learning
-        self._account = CallAccount(None, request.method, None, 0.0, request.stoppable)
+        self._account = _NO_ACCOUNT
 
     @property
     def wake_at(self) -> float:
         """When the core wants ``TimePassed`` next, on its clock; infinity once the call has ended."""
         if self.state == CallState.DONE:
             return NEVER
-        unsent = self._unsent[0][0] if self._unsent else NEVER
-        return min(self.request.deadline, self._backup_at, self._ceiling_at, unsent, self._round_at)
+        at = self.request.deadline
+        if self._unsent and self._unsent[0][0] < at:
+            at = self._unsent[0][0]
+        if self._backup_at < at:
+            at = self._backup_at
+        if self._ceiling_at < at:
+            at = self._ceiling_at
+        return self._round_at if self._round_at < at else at
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that the future depends on, as hashable plain values (times are absolute)."""
@@ -142,18 +152,19 @@ class CallCopies:
         view.sent += 1
         view.outstanding += 1
         self._account.sent(view)
+        tie, tied = self._tie, copy.rank != UNTIED
         submit = Submit(
-            copy=copy,
-            kind=kind,
-            method=request.method,
-            payload=request.payload,
-            remaining=request.deadline - now,
-            partners=self._partners if copy.rank != UNTIED else (),
-            yield_=self._tie is not None and self._tie.yield_,
-            exclusive=copy.rank != UNTIED and self._tie is not None and self._tie.exclusive,
-            layered=request.layered,
-            key=request.key,
-            metadata=request.metadata,
+            copy,
+            kind,
+            request.method,
+            request.payload,
+            request.deadline - now,
+            self._partners if tied else (),
+            tie is not None and tie.yield_,
+            tied and tie is not None and tie.exclusive,
+            request.layered,
+            request.key,
+            request.metadata,
         )
         self._out.append(SendCopy(view.link, submit))
 

@@ -58,7 +58,10 @@ class Backup:
     @property
     def delay(self) -> float | None:
         """The delay in seconds where it is fixed; None where it is learned."""
-        return None if isinstance(self.after, str) else max(self.after, self.min_after)
+        after = self.after
+        if type(after) is float:
+            return after if after > self.min_after else self.min_after
+        return None if isinstance(after, str) else max(after, self.min_after)
 
     @property
     def ceiling(self) -> float:
