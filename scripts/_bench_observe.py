@@ -1,9 +1,10 @@
 """What observation costs: processor time per call with it and without it. See `scripts/bench_observe --help`.
 
-Two clusters in one process, each with its client, over real sockets: one is observed as it is by default (rings,
-counts, histograms, the lag of the loop), the other not at all. They take turns, in changing order, so that what
-disturbs the machine disturbs both. The time is that of the whole process: client and replicas. Handlers do nothing, so
-a call is as cheap as it gets and the share is as high as it gets.
+Three clusters in one process, each with its client, over real sockets: one is observed as it is by default (rings,
+counts, histograms, the lag of the loop), two are not at all. They take turns, in changing order, so that what disturbs
+the machine disturbs all. The time is that of the whole process: client and replicas. Handlers do nothing, so a call is
+as cheap as it gets and the share is as high as it gets. How far the ratio of the second cluster that is not observed is
+from 1 tells how much of the first one's is noise.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from _bench import Row, parser, row, show, whole, write
 import tiedreq
 from tiedreq.observe.options import Observe
 
-ROUNDS_DEFAULT, CALLS_DEFAULT, FLIGHT_DEFAULT = 60, 500, 32
+ROUNDS_DEFAULT, CALLS_DEFAULT, FLIGHT_DEFAULT = 150, 100, 32
 PAYLOAD = bytes(128)
 UNIT = "µs per call"
-OBSERVED, NOT_OBSERVED = "observed", "not observed"
+OBSERVED, NOT_OBSERVED, CONTROL = "observed", "not observed", "not observed either"
 
 
 def make_service() -> tiedreq.Service:
@@ -74,13 +75,12 @@ async def turn(client: tiedreq.Client, policy: tiedreq.Policy, calls: int, fligh
 async def measure(rounds: int, calls: int, flight: int) -> list[Row]:
     policies: dict[str, tiedreq.Policy] = {"plain": tiedreq.Plain(), "tied, sent at once": tiedreq.Tied(stagger=0.0)}
     values: dict[tuple[str, str], list[float]] = {}
-    async with cluster(Observe()) as observed, cluster(None) as unobserved:
-        clients = {OBSERVED: observed, NOT_OBSERVED: unobserved}
+    async with cluster(Observe()) as observed, cluster(None) as unobserved, cluster(None) as control:
+        clients = [(OBSERVED, observed), (NOT_OBSERVED, unobserved), (CONTROL, control)]
+        gc.freeze()
         for round_ in range(rounds + 1):
             for name, policy in policies.items():
-                order = list(clients.items())[:: 1 if round_ % 2 else -1]
-                for kind, client in order:
-                    gc.collect()
+                for kind, client in clients[round_ % 3 :] + clients[: round_ % 3]:
                     taken = await turn(client, policy, calls, flight)
                     if round_:  # the first one warms up
                         values.setdefault((name, kind), []).append(taken)
@@ -88,8 +88,8 @@ async def measure(rounds: int, calls: int, flight: int) -> list[Row]:
     for name in policies:
         peer = values[name, NOT_OBSERVED]
         rows.append(row(f"{name}, {NOT_OBSERVED}", UNIT, peer))
-        ours = values[name, OBSERVED]
-        rows.append(row(f"{name}, {OBSERVED}", UNIT, ours, peer=f"{name}, {NOT_OBSERVED}", peers=peer))
+        for kind in (OBSERVED, CONTROL):
+            rows.append(row(f"{name}, {kind}", UNIT, values[name, kind], peer=f"{name}, {NOT_OBSERVED}", peers=peer))
     return rows
 
 

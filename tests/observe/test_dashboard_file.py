@@ -44,6 +44,8 @@ async def pages(autojump_clock: Any) -> dict[str, set[str]]:
     async with cluster as client:
         for policy in (tiedreq.Plain(), tiedreq.Tied(stagger=0.0), tiedreq.Hedged(tiedreq.Backup(after=0.001))):
             await client.request("nap", 0.01, policy=policy)
+        with trio.move_on_after(0.005):
+            await client.call("nap", 1.0)
         await trio.sleep(1)  # for the lag of the loop
         observers = [client.observer, *(handle._server.observer for handle in cluster.handles.values())]
         for observer in observers:

@@ -58,6 +58,7 @@ from tiedreq.wire.payload import decode_payload, encode_payload
 TIMEOUT_MAX = 86_400.0
 METHODS_MAX = 4096
 CLOSE_SECONDS = 1.0
+VIEW_FIELDS = "draining queued free sent outstanding on_probation round_trip".split()
 _TIED, _HEDGED = Tied(), Hedged()
 
 logger = logging.getLogger("tiedreq.client")
@@ -290,16 +291,10 @@ class Client(LinkOwner):
         counters = {name: getattr(self._stats, name) for name in self._stats.__slots__}
         replicas = {
             view.name: {
+                **{name: getattr(view, name) for name in VIEW_FIELDS},
                 "incarnation": view.identity.incarnation,
-                "draining": view.draining,
-                "queued": view.queued,
-                "free": view.free,
                 "load": view.load(now),
-                "sent": view.sent,
-                "outstanding": view.outstanding,
                 "slowness": view.health.slowness,
-                "on_probation": view.on_probation,
-                "round_trip": view.round_trip,
                 "notice_latencies": dict(view.notice_latencies),
             }
             for view in self._replicas.views()
@@ -349,7 +344,7 @@ class Client(LinkOwner):
         elif type(command) is CompleteCall:
             self._calls.pop(call.core.request.id.number, None)
             if self.observer is not None:
-                self.observer.ended(call, command.outcome, now)
+                self.observer.fresh.append((call, command.outcome, now))
             call.complete(command.outcome)
         elif type(command) is CancelCopy:
             link, view = self._links.get(command.link), self._replicas.get(command.link)
@@ -457,6 +452,8 @@ class Client(LinkOwner):
                 view.notice_latencies = dict(message.notice_latencies)
             elif isinstance(message, Status):
                 self._inquiries.arrived(message)
+        if self.observer is not None and self.observer.fresh:
+            self.observer.digest()
 
     def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
         copy = message.copy

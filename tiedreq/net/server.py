@@ -60,7 +60,7 @@ from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.peer_news import peer_events
 from tiedreq.net.shaping import DelayLine
 from tiedreq.net.transport import Transport
-from tiedreq.observe.replica import ReplicaObserver
+from tiedreq.observe.replica import ReplicaObserver, Trail
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
 from tiedreq.wire.limits import wire_limits
@@ -163,6 +163,7 @@ class ReplicaServer(LinkOwner):
             return
         self._processing = True
         core, observer = self.core, self.observer
+        trail: Trail | None = None if observer is None else []
         now = trio.current_time()
         try:
             for event in events:
@@ -170,12 +171,14 @@ class ReplicaServer(LinkOwner):
                 while waiting:
                     event = waiting.popleft()
                     commands = core.step(event, now)
-                    if observer is not None:
-                        observer.stepped(event, commands, now)
+                    if trail is not None:
+                        trail.append((event, commands))
                     for command in commands:
                         self._execute(command)
         finally:
             self._processing = False
+            if observer is not None and trail:
+                observer.stepped(trail, now)
         wake_at = core.wake_at
         if wake_at is not None and wake_at < self._waking_at:
             self._waking_at = wake_at

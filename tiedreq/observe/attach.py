@@ -73,7 +73,10 @@ async def watch_client(
                 observer.url = await nursery.start(partial(show, observer, observe.listen, token=token, ready=ready))
             with announced(observe.announce, f"{client.nonce:016x}", observer.url or ""):
                 task_status.started()
-                await trio.sleep_forever()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    observer.digest()
 
 
 def _tracing() -> ModuleType:

@@ -1,7 +1,7 @@
 """What a client remembers of its calls: a ring of those that ended, and counts per method and kind of policy.
 
-``ClientObserver.ended`` is told each call once, when it has its outcome. What it keeps of a call are times and names:
-no payload, no answer, no metadata. Call ids, methods and replica names are all that can be told from a record.
+The client puts each call once, when it has its outcome, into ``ClientObserver.fresh``. What is kept of a call are times
+and names: no payload, no answer, no metadata.
 
 Invariants: the ring has a limit; at most ``METHODS_MAX`` pairs of method and policy have a row of their own, the rest
 share one.
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
 from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
 from tiedreq.core.policy import Policy
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyState
+from tiedreq.core.sent_copy import SentCopy
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyState
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
@@ -34,13 +35,20 @@ OTHERS = "(others)"
 LOST = "lost the race"
 
 
-CallRecord = tuple[Any, ...]
-"""A call that has ended, as it is kept: flat, for that takes little to make and to hold. Times are Trio's.
+class CallRecord(NamedTuple):
+    """A call that has ended, as it is kept. Times are Trio's."""
 
-Number, method, policy, began, ended, kind of the outcome, code, and then for each copy ``COPY_FIELDS`` values: id,
-replica, kind, round, sent, started, ended, state, cause, whether it won, queue wait, service time.
-"""
-HEAD_FIELDS, COPY_FIELDS = 7, 12
+    number: int
+    method: str
+    policy: str
+    began: float
+    ended: float
+    kind: OutcomeKind
+    code: str
+    winner: CopyId | None
+    copies: tuple[SentCopy, ...]
+    answers: tuple[tuple[CopyId, float, float], ...]
+    """Queue wait and service time of each copy that answered."""
 
 
 class ClientTracer(Protocol):
@@ -94,49 +102,54 @@ class ClientObserver:
     """
 
     def __init__(self, client: Client, *, calls: int = CALLS_DEFAULT) -> None:
-        self.lag = LoopLag()
+        self.lag = LoopLag(self.digest)  # calls that were cancelled, or out of time, come with no frame
         self.scope = trio.CancelScope()
         self.url: str | None = None
         self.calls: deque[CallRecord] = deque(maxlen=calls)
+        self.fresh: list[tuple[OpenCall, Outcome, float]] = []
+        """Calls that have just ended, with their outcomes and Trio's time: the client puts them here."""
         self._client = client
         self._began = trio.current_time()
         self._methods: dict[tuple[str, type[Policy]], _Calls] = {}
         self._others = _Calls(OTHERS, OTHERS)
 
-    def ended(self, call: OpenCall, outcome: Outcome, now: float) -> None:
-        """A call has its outcome. On the path of every call: what is not needed later is not kept."""
-        core = call.core
-        request = core.request
-        key = request.method, type(request.policy)
-        calls = self._methods.get(key) or self._row(*key)
-        began, answers, winner = call.began, call.answers, outcome.copy
-        record = [request.id.number, calls.method, calls.policy, began, now, outcome.kind, outcome.code]
-        executions = 0
-        for copy in core.copies.values():
-            identity, started, ended = copy.id, copy.started_at, copy.ended_at
-            answer = answers.get(identity) if answers else None
-            won = answer is not None and identity == winner
-            waited = service = None
-            if answer is not None:
-                waited, service = answer.queue_wait, answer.service_time
-            if won:
+    def digest(self) -> None:
+        """Count and keep the calls in ``fresh``. Called after each frame: by then a frame's worth of them are there.
+
+        Several at a time, and soon: what a call has besides is held as long as it is in ``fresh``.
+        """
+        fresh, self.fresh = self.fresh, []
+        tracer = self._client.tracer
+        for call, outcome, now in fresh:
+            core, answers, began, winner = call.core, call.answers, call.began, outcome.copy
+            request = core.request
+            key = request.method, type(request.policy)
+            calls = self._methods.get(key) or self._row(*key)
+            copies = tuple(core.copies.values())
+            executions = 0
+            for copy in copies:
+                if copy.started_at is not None and copy.id != winner:
+                    executions += 1
+                    calls.wasted += (now if copy.ended_at is None else copy.ended_at) - copy.started_at
+            won = answers.get(winner) if winner is not None else None
+            if won is not None:
                 executions += 1
-                calls.useful += service  # type: ignore[operator]
-            elif started is not None:
-                executions += 1
-                calls.wasted += (now if ended is None else ended) - started
-            record += (identity, copy.replica, copy.kind, copy.round, copy.sent_at, started, ended)
-            record += (copy.state, copy.cause, won, waited, service)
-        self.calls.append(tuple(record))
-        if self._client.tracer is not None:
-            self._client.tracer.call_ends(call, outcome, now)
-        calls.outcomes[outcome.kind] += 1
-        calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
-        calls.latency.sum += now - began
-        calls.copies += len(core.copies)
-        calls.executions += executions
-        if executions > 1:
-            calls.duplicates += 1
+                calls.useful += won.service_time
+            times = tuple([(copy, answer.queue_wait, answer.service_time) for copy, answer in answers.items()])
+            self.calls.append(
+                CallRecord(
+                    *(request.id.number, calls.method, calls.policy, began, now, outcome.kind, outcome.code),
+                    *(winner, copies, times),
+                )
+            )
+            calls.outcomes[outcome.kind] += 1
+            calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
+            calls.latency.sum += now - began
+            calls.copies += len(copies)
+            calls.executions += executions
+            calls.duplicates += executions > 1
+            if tracer is not None:
+                tracer.call_ends(call, outcome, now)
 
     def _row(self, method: str, policy: type[Policy]) -> _Calls:
         """The row of a method under a kind of policy; beyond ``METHODS_MAX`` of them, the row of all others."""
@@ -149,6 +162,7 @@ class ClientObserver:
 
     def snapshot(self, *, recent: int = RECENT_DEFAULT) -> ClientSnapshot:
         """The client now, with the last ``recent`` calls."""
+        self.digest()
         stats: dict[str, Any] = self._client.stats()
         replicas, learned, in_flight = stats.pop("replicas"), stats.pop("learned"), stats.pop("in_flight")
         for replica in replicas.values():
@@ -176,9 +190,10 @@ class ClientObserver:
 
     def find(self, call: CallId) -> CallRecord | None:
         """The record of a call; None once newer ones have pushed it out."""
+        self.digest()
         if call.client != self._client.nonce:
             return None
-        return next((record for record in reversed(self.calls) if record[0] == call.number), None)
+        return next((record for record in reversed(self.calls) if record.number == call.number), None)
 
     def view(self, record: CallRecord) -> CallView:
         """A record as plain values."""
@@ -187,38 +202,38 @@ class ClientObserver:
 
 def call_view(record: CallRecord, client: int, offset: float) -> CallView:
     """A record of the client with the nonce ``client`` as plain values; ``offset`` as of ``clock.offset``."""
-    number, method, policy, began, ended, kind, code = record[:HEAD_FIELDS]
-    views = [
-        _copy_view(record[start : start + COPY_FIELDS], began) for start in range(HEAD_FIELDS, len(record), COPY_FIELDS)
-    ]
+    views = [_copy_view(record, copy) for copy in record.copies]
     return CallView(
-        call_id=str(CallId(client, number)),
-        method=method,
-        policy=policy,
-        began=began + offset,
-        latency=ended - began,
-        outcome=kind.name.lower(),
-        code=code,
+        call_id=str(CallId(client, record.number)),
+        method=record.method,
+        policy=record.policy,
+        began=record.began + offset,
+        latency=record.ended - record.began,
+        outcome=record.kind.name.lower(),
+        code=record.code,
         replica=next((view["replica"] for view in views if view["winner"]), None),
         copies=views,
     )
 
 
-def _copy_view(fields: tuple[Any, ...], began: float) -> CopyView:
-    identity, replica, kind, round_, sent, started, ended, state, cause, won, waited, service = fields
+def _copy_view(record: CallRecord, copy: SentCopy) -> CopyView:
+    def since(at: float | None) -> float | None:
+        return None if at is None else at - record.began
+
+    times = next(((waited, service) for answered, waited, service in record.answers if answered == copy.id), None)
     return CopyView(
-        copy=str(identity),
-        replica=replica,
-        kind=kind.label,
-        rank=None if identity.rank == UNTIED else identity.rank,
-        round=round_,
-        sent=sent - began,
-        started=None if started is None else started - began,
-        ended=None if ended is None else ended - began,
-        end=_end(ended, state, cause),
-        winner=won,
-        queue_wait=waited,
-        service_time=service,
+        copy=str(copy.id),
+        replica=copy.replica,
+        kind=copy.kind.label,
+        rank=None if copy.id.rank == UNTIED else copy.id.rank,
+        round=copy.round,
+        sent=copy.sent_at - record.began,
+        started=since(copy.started_at),
+        ended=since(copy.ended_at),
+        end=_end(copy.ended_at, copy.state, copy.cause),
+        winner=copy.id == record.winner,
+        queue_wait=None if times is None else times[0],
+        service_time=None if times is None else times[1],
     )
 
 

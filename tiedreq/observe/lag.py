@@ -6,6 +6,7 @@ processor that others use. An idle loop is up to a millisecond late, since its t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypedDict
 
 import trio
@@ -23,9 +24,10 @@ class LagView(TypedDict):
 
 
 class LoopLag:
-    """Measures while ``run`` runs."""
+    """Measures while ``run`` runs, and calls ``then`` after each measurement."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self._then = then
         self._last: float | None = None
         self._since = trio.current_time()
         self._now: tuple[int, float, float] = (0, 0.0, 0.0)
@@ -37,6 +39,8 @@ class LoopLag:
             due = trio.current_time() + INTERVAL_SECONDS
             await trio.sleep_until(due)
             self.add(trio.current_time() - due)
+            if self._then is not None:
+                self._then()
 
     def add(self, seconds: float) -> None:
         """Take one measurement."""

@@ -1,7 +1,8 @@
 """What a replica remembers of what it did: a ring of records, and counts per method.
 
-``ReplicaObserver.stepped`` is told every event with the commands that followed. It is on the path of every message, so
-it does little: it looks at types, puts a tuple into a ring, and counts finished executions. Payloads are never kept.
+``ReplicaObserver.stepped`` is told every event with the commands that followed, a frame's worth at a time. It is on the
+path of every message, so it does little: it looks at types, puts tuples into a ring, and counts finished executions.
+Payloads are never kept.
 
 Invariants: the ring has a limit; the table of methods is that of the service; what is kept of running executions goes
 when they end, each exactly once (an obligation of the executor).
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
 RECORDS_DEFAULT = 8_192
 
 logger = logging.getLogger("tiedreq.replica")
+
+Trail = list[tuple[ReplicaEvent, Sequence[ReplicaCommand]]]
+"""What the core took in one go: each event with the commands that followed."""
 
 
 class ReplicaTracer(Protocol):
@@ -127,37 +131,29 @@ class ReplicaObserver:
 
     # ---- on the path of every message -------------------------------------------------------------------------
 
-    def stepped(self, event: ReplicaEvent, commands: Sequence[ReplicaCommand], now: float) -> None:
-        """The core took ``event`` at ``now`` and said what has to be done."""
-        if type(event) is InputSettled:
-            if commands:
-                self._look_at(commands, now)
-        elif type(event) is SubmitReceived:
-            submit = event.submit
-            row = self._rows.get(submit.method)
-            self.records.append((now, ARRIVED, submit.copy, submit.kind, row, event.link))
-            if commands:
-                self._look_at(commands, now)
-        elif type(event) is WorkFinished:
-            self._finished(event, commands, now)
-        else:
-            self._other(event, now)
-            self._look_at(commands, now)
+    def stepped(self, trail: Trail, now: float) -> None:
+        """The core took these events, one after the other, at ``now``, and said what has to be done."""
+        keep, running, rows = self.records.append, self._running, self._rows
+        for event, commands in trail:
+            kind = type(event)
+            if kind is SubmitReceived:
+                submit = event.submit  # type: ignore[union-attr]
+                keep((now, ARRIVED, submit.copy, submit.kind, rows.get(submit.method), event.link))  # type: ignore[union-attr]
+            elif kind is WorkFinished:
+                self._finished(event.copy, commands, now)  # type: ignore[union-attr]
+                continue
+            elif kind is PeerStarted or kind is PeerNext:
+                keep((now, HEARD, event.copy, kind))  # type: ignore[union-attr]
+            elif kind is not InputSettled:
+                self._other(event, now)
+            for command in commands:
+                if type(command) is StartWork:
+                    submit = command.submit
+                    running[submit.copy] = self._methods[submit.method], now
+                elif type(command) is SendCaller and type(command.message) is Ended:
+                    self._ended(command.message, now)
 
-    def _look_at(self, commands: Sequence[ReplicaCommand], now: float) -> None:
-        """Note starts, and endings without an answer."""
-        for command in commands:
-            kind = type(command)
-            if kind is StartWork:
-                submit = command.submit  # type: ignore[union-attr]
-                self._running[submit.copy] = self._methods[submit.method], now
-            elif kind is SendCaller:
-                message = command.message  # type: ignore[union-attr]
-                if type(message) is Ended:
-                    self._ended(message, now)
-
-    def _finished(self, event: WorkFinished, commands: Sequence[ReplicaCommand], now: float) -> None:
-        copy = event.copy
+    def _finished(self, copy: CopyId, commands: Sequence[ReplicaCommand], now: float) -> None:
         executions, started_at = self._running.pop(copy)
         busy = now - started_at
         executions.busy += busy
@@ -177,12 +173,10 @@ class ReplicaObserver:
                 continue
             service, waited = message.service_time, message.queue_wait
             self.records.append((now, kind, copy, waited, service))
-            histogram = executions.service
-            histogram.counts[bisect_left(BOUNDS, service)] += 1
-            histogram.sum += service
-            histogram = executions.queue_wait
-            histogram.counts[bisect_left(BOUNDS, waited)] += 1
-            histogram.sum += waited
+            executions.service.counts[bisect_left(BOUNDS, service)] += 1
+            executions.service.sum += service
+            executions.queue_wait.counts[bisect_left(BOUNDS, waited)] += 1
+            executions.queue_wait.sum += waited
             return
         executions.wasted += 1
         executions.wasted_busy += busy
@@ -198,10 +192,10 @@ class ReplicaObserver:
 
     def _other(self, event: ReplicaEvent, now: float) -> None:
         match event:
-            case PeerStarted() | PeerNext() | PeerClaimed() | ClaimGranted() | ClaimDenied():
-                self.records.append((now, HEARD, event.copy, type(event)))
             case CancelReceived():
                 self.records.append((now, CANCEL, event.copy))
+            case PeerClaimed() | ClaimGranted() | ClaimDenied():
+                self.records.append((now, HEARD, event.copy, type(event)))
             case CallerLost():
                 self.records.append((now, CALLER_GONE, event.link))
 
