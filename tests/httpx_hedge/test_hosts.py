@@ -95,6 +95,13 @@ def test_a_post_is_tried_elsewhere_only_if_it_certainly_was_not_sent() -> None:
     assert backend.hosts.count("a") < 5, "a host that refuses connections is passed over for a while"
 
 
+def test_a_pool_that_is_full_says_nothing_of_the_host() -> None:
+    full = Act(error=lambda: httpx.PoolTimeout("full"))
+    backend = Backend(hosts={"a": [full, Act()], "b": [Act()]})
+    responses, _ = run(backend, 20)
+    assert {response.status_code for response in responses} == {200} and backend.hosts.count("a") > 3
+
+
 def test_retry_after_pushes_backups_back() -> None:
     refusal = Act(0.001, status=503, headers={"retry-after": "7"})
     backend = Backend(refusal, Act(0.2))

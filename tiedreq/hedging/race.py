@@ -174,12 +174,14 @@ class Race:
         self._step(event, now)
         return True
 
-    def unsent(self, flight: Flight, reason: str, now: float, error: BaseException) -> None:
-        """Nothing of a copy reached its host: it certainly did not run."""
+    def unsent(self, flight: Flight, now: float, error: BaseException, *, by_host: bool) -> None:
+        """Nothing of a copy reached its host: it certainly did not run. ``by_host``: the host could not be reached."""
         if not self._end(flight, sent=False):
             return
+        reason = repr(error)
         flight.error = error
-        self.upstream.unreachable(flight.lane, now)
+        if by_host:
+            self.upstream.unreachable(flight.lane, now)
         self._tell("unsent", flight, now, reason)
         self._step(CopyUnsent(flight.id), now)
 

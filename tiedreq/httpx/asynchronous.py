@@ -187,7 +187,7 @@ class AsyncCarrier:
                 if verdict == Verdict.ANSWER and not whole:
                     await read_first_byte(response)
             except UNSENT_ERRORS as error:
-                race.unsent(flight, repr(error), anyio.current_time(), error)
+                race.unsent(flight, anyio.current_time(), error, by_host=not isinstance(error, httpx.PoolTimeout))
             except httpx.TransportError as error:
                 final = isinstance(error, FINAL_ERRORS)
                 race.failed(flight, repr(error), anyio.current_time(), error=error, retryable=not final)

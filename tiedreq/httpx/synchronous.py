@@ -173,7 +173,8 @@ class SyncCarrier:
                 if verdict == Verdict.ANSWER and not whole:
                     read_first_byte(response)
             except UNSENT_ERRORS as error:
-                self._tell(partial(race.unsent, flight, repr(error)), error)
+                by_host = not isinstance(error, httpx.PoolTimeout)
+                self._tell(partial(race.unsent, flight, by_host=by_host), error)
             except httpx.TransportError as error:
                 self._tell(partial(self._failed, flight), error)
             else:
