@@ -287,7 +287,7 @@ class Keeper:
             case {"event": "status"}:
                 self._heard = trio.current_time()
                 self.status = message["status"]
-                self.snapshot = message["snapshot"]
+                self.snapshot = message["snapshot"] or self.snapshot
                 self._owner.reported(self)
             case {"event": "fatal"}:
                 self._fatal = Fatal(message["kind"], message["story"])

@@ -7,7 +7,8 @@ Control messages come on standard input, answers go out on standard output, logs
   ``{"do": "work", "service": LAW, "pause": SPEC or null}`` (the demo's), ``{"do": "status"}`` (answered at once),
   ``{"do": "drain"}``
 * out: ``{"event": "ready", "url", "port", "pid", "observe"}``, ``{"event": "status", "status", "snapshot"}`` each
-  second, and ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
+  second (when asked for, and while links come up, without a snapshot), and
+  ``{"event": "fatal", "kind": "app" | "option" | "address" | "start", "story": TEXT}``
 
 Invariants: when the launcher is gone, so is this program: the kernel kills it, or the end of the control pipe ends it.
 SIGTERM and SIGINT drain, a second one ends at once. Nothing that the service prints, reads or starts touches the pipes.
@@ -131,9 +132,9 @@ class Reports:
         self._handle = handle
         self._sender = sender
 
-    async def send(self) -> bool:
-        """Send one report; True when all links are up."""
-        status, snapshot = self._handle.status(), self._handle.snapshot()
+    async def send(self, *, whole: bool = False) -> bool:
+        """Send one report, a ``whole`` one with the snapshot, which costs more; True when all links are up."""
+        status, snapshot = self._handle.status(), self._handle.snapshot() if whole else None
         await self._sender.send({"event": "status", "status": status, "snapshot": snapshot})
         return self.peers is not None and sum(link["up"] for link in status["links"].values()) >= self.peers
 
@@ -141,7 +142,7 @@ class Reports:
         """Send reports until cancelled."""
         linked = False
         while True:
-            linked = await self.send() or linked
+            linked = await self.send(whole=linked) or linked
             await trio.sleep(STATUS_SECONDS if linked else STATUS_SECONDS_UNLINKED)
 
 

@@ -31,6 +31,8 @@ class Chart {
     const key = JSON.stringify([series, known]);
     if (this.plot && key === this.key) this.plot.setData(data);
     else this.build(key);
+    const { left } = this.plot.cursor;
+    if (!(left >= 0)) this.plot.setLegend({ idx: this.options.rest ? this.options.rest(data[0]) : data[0].length - 1 });
   }
 
   build(key) {
@@ -45,7 +47,7 @@ class Chart {
       scales: { x: { time: false, ...(x.range ? { range: x.range } : {}) }, y: log ? { distr: 3 } : { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
         { ...axis, size: 26, ...(x.values ? { values: x.values } : {}), ...(x.splits ? { splits: x.splits } : {}) },
-        { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : y.text ? y.text(tick) : number(tick, 2))) },
+        { ...axis, size: 46, ...(y.whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : y.text ? y.text(tick) : number(tick, 2))) },
       ],
       series: [
         { label: x.label || "s", value: (_, v) => (v === null || v === undefined ? "–" : x.text ? x.text(v) : number(v, 0)) },
@@ -61,17 +63,6 @@ class Chart {
     const width = this.place.clientWidth;
     if (this.plot && width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
-
-  recolor() {
-    if (this.plot) this.draw_again();
-  }
-
-  draw_again() {
-    this.key = "";
-    this.refresh();
-  }
-
-  refresh() {}
 }
 
 const history = [];
@@ -79,6 +70,7 @@ let latest = 0;
 const ago = { values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : `${Math.round(tick - latest)} s`)), label: "time", text: (v) => `${Math.round(v - latest)} s` };
 const shares = { text: (v) => `${number(v, 1)}` };
 const plain = { text: (v) => number(v, v < 1 ? 2 : 0) };
+const copies = { text: (v) => number(v), whole: true };
 const tail = (p) => -Math.log10(1 - Math.min(p, 99.95) / 100);
 const untail = (v) => 100 * (1 - 10 ** -v);
 const MARKS = [0, 50, 90, 99, 99.9];
@@ -90,10 +82,11 @@ export function makeCharts() {
     waste: new Chart("chart-waste", { x: ago, y: shares, value: (v) => `${number(v, 2)} %` }),
     curve: new Chart("chart-curve", {
       log: true, y: plain, value: ms, empty: "no calls in the last seconds",
+      rest: (xs) => xs.indexOf(tail(99)),
       x: { splits: () => MARKS.map(tail), values: () => MARKS.map((p) => `${p}`), label: "percentile", text: (v) => number(untail(v), 1), range: () => [0, tail(100)] },
     }),
-    queue: new Chart("chart-queue", { x: ago, y: plain, value: (v) => number(v) }),
-    running: new Chart("chart-running", { x: ago, y: plain, value: (v) => number(v) }),
+    queue: new Chart("chart-queue", { x: ago, y: copies, value: (v) => number(v) }),
+    running: new Chart("chart-running", { x: ago, y: copies, value: (v) => number(v) }),
     service: new Chart("chart-service", { x: ago, y: plain, value: ms }),
     lag: new Chart("chart-lag", { x: ago, y: plain, value: ms }),
     notice: new Chart("chart-notice", { x: ago, y: plain, value: ms }),

@@ -41,7 +41,7 @@ export class Controls {
   on(name, request) {
     this.forms[name].addEventListener("submit", async (event) => {
       event.preventDefault();
-      if (await this.ask(request(this.forms[name].elements))) delete this.forms[name].dataset.touched;
+      if ((await this.ask(request(this.forms[name].elements))).ok) delete this.forms[name].dataset.touched;
     });
   }
 
@@ -52,7 +52,7 @@ export class Controls {
   async unlock(event) {
     event.preventDefault();
     this.token = document.getElementById("token").value.trim();
-    if (await this.ask({ do: "status" }, "The controls are unlocked.")) {
+    if ((await this.ask({ do: "status" }, "The controls are unlocked.")).ok) {
       sessionStorage.setItem(KEY, this.token);
       document.getElementById("token").value = "";
     } else this.token = "";
@@ -86,24 +86,25 @@ export class Controls {
       answer = { ok: false, error: "the launcher does not answer" };
     }
     this.say(answer.ok ? said || answer.said : answer.error, answer.ok);
-    return answer.ok;
+    return answer;
   }
 
   say(text, ok) {
     setText(this.said, text);
     this.said.className = `said ${ok ? "good" : "bad"}`;
-    setText(this.stepSaid, text);
   }
 
   /** A step of the one-minute show: the same work and load each time, another policy. */
   async step(policy) {
-    if (!policy) return void (await this.ask({ do: "traffic", rate: 0 }));
+    const tell = (answer) => setText(this.stepSaid, answer.ok ? answer.said : answer.error);
+    if (!policy) return tell(await this.ask({ do: "traffic", rate: 0 }));
     const rate = Math.round((SHOW_LOAD * this.now.capacity) / SHOW_SECONDS);
     const work = this.now.work;
     if (!work || work.service !== SHOW || work.pause.length) {
-      if (!(await this.ask({ do: "work", service: SHOW, pause: "none" }))) return;
+      const changed = await this.ask({ do: "work", service: SHOW, pause: "none" });
+      if (!changed.ok) return tell(changed);
     }
-    await this.ask({ do: "traffic", rate, policy, work: true });
+    return tell(await this.ask({ do: "traffic", rate, policy, work: true }));
   }
 
   update(now, mayControl) {

@@ -48,10 +48,11 @@ export function drawRace(place, race) {
     if (!bar.winner && bar.end) {
       const end = x(last);
       svg.append(shape("path", { class: "cross", d: `M${end - 5} ${y - 5}l10 10m0 -10l-10 10` }));
-      const flip = end > width * 0.62;
-      svg.append(shape("text", { x: flip ? end - 4 : end + 4, y: y + BAR / 2 + 13, "text-anchor": flip ? "end" : "start" }, bar.end));
+      const beside = end + 14 + 7 * bar.end.length < width;
+      svg.append(shape("text", beside ? { x: end + 12, y: y + 4 } : { x: end + 4, y: y + BAR / 2 + 13, "text-anchor": "end" }, bar.end));
     }
   });
+  const named = new Set();
   for (const notice of race.notices) {
     const from = race.bars.findIndex((bar) => bar.copy === notice.copy);
     const to = race.bars.findIndex((bar) => bar.replica === notice.to && bar.copy !== notice.copy);
@@ -62,6 +63,8 @@ export function drawRace(place, race) {
     svg.append(shape("line", { class: "notice", x1, y1, x2, y2: y2 - down * 6 }));
     svg.append(shape("path", { class: "tip", d: `M${x2} ${y2}l-4 ${-7 * down}h8z` }));
     const room = x2 < width - 150;
+    if (named.size) continue; // where several cross, one name is enough; the words below tell all
+    named.add(notice.copy);
     svg.append(shape("text", { class: "tip", x: room ? x2 + 8 : x2 - 8, y: (y1 + y2) / 2 + 4, "text-anchor": room ? "start" : "end" }, notice.kind === "started" ? "notice" : notice.kind));
   }
   place.replaceChildren(svg, key());

@@ -2,7 +2,7 @@
 
 import { element, ms, NOTHING, number, percent, setText } from "./format.js";
 
-const FIELDS = [["queue", "queue"], ["running", "running"], ["service", "service"], ["p99", "p99"], ["lag", "loop lag"], ["started", "starts/s"], ["wasted", "wasted"], ["double", "double starts"]];
+const FIELDS = [["queue", "queue"], ["running", "running"], ["service", "service"], ["p99", "p99"], ["lag", "loop lag"], ["started", "starts/s"], ["wasted", "wasted"], ["double", "doubled"]];
 const TONE = { up: "good", starting: "warn", draining: "warn", paused: "warn", drained: "warn", silent: "bad", failed: "bad" };
 const FACTORS = [1, 2, 3, 5, 10];
 
