@@ -22,7 +22,7 @@ from tests.properties.test_governor import GovernorMachine
 from tiedreq.core.call import CallCore
 from tiedreq.core.events import PeerStarted, PushbackRequested
 from tiedreq.core.link import LinkCore
-from tiedreq.core.messages import Ended, Started, Submit
+from tiedreq.core.messages import Ended, Next, Started, Submit
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import Cause, CopyId, CopyState, Load
 from tiedreq.sim.links import Opening
@@ -64,6 +64,7 @@ class NarrowMachine(wide.WorldMachine):
     liars = False
     late_news = False
     pushes_back = False
+    shuffles = False
     careless = False
 
     @initialize(seed=st.integers(0, 7))
@@ -121,6 +122,26 @@ class NarrowMachine(wide.WorldMachine):
         if node.alive and not node.frozen and links:
             node.step(PeerStarted(links[0], copy, 1.0))
             self.world.clock.settle()
+
+    def _overtaken(self) -> list[tuple[Any, int, int]]:
+        """Where a Started is under way behind the Next of its own copy."""
+        found = []
+        for direction in self._waiting():
+            said = {message.copy: at for at, message in enumerate(direction.waiting or ()) if isinstance(message, Next)}
+            for at, message in enumerate(direction.waiting or ()):
+                if isinstance(message, Started) and at > said.get(message.copy, at):
+                    found.append((direction, said[message.copy], at))
+        return found
+
+    @precondition(lambda self: self.shuffles and self._overtaken())
+    @rule(which=which)
+    def overtake(self, which: int) -> None:
+        """Started arrives, and then the Next that was sent before it."""
+        found = self._overtaken()
+        direction, earlier, later = found[which % len(found)]
+        direction.deliver(later)
+        direction.deliver(earlier)
+        self.world.clock.settle()
 
     @precondition(lambda self: self.pushes_back)
     @rule(which=which)
@@ -185,6 +206,7 @@ MACHINES: dict[str, dict[str, Any]] = {
     "braked, lost links": {"used_policies": (2,), "replicas": 3, "troubles_max": 0, "breaks_max": 6, "learns": True},
     "braked, little room": {"used_policies": (2,), "replicas": 3, "limits": 1, "troubles_max": 0, "learns": True},
     "threads, three": {"used_methods": ("thread",), "used_policies": (0, 3), "replicas": 3, "troubles_max": 1},
+    "threads, shuffled": {"used_methods": ("thread",), "troubles_max": 0, "shuffles": True},
     "crowd": {"used_policies": (0, 6), "used_methods": ("work", "lane"), "limits": 2, "replicas": 3},
     "staggered, little room": {"used_policies": (1,), "limits": 1, "replicas": 3, "troubles_max": 0},
     "staggered, lost links": {"used_policies": (1,), "replicas": 3, "troubles_max": 2, "breaks_max": 4},

@@ -28,6 +28,7 @@ from tiedreq.core.events import (
     TimePassed,
     WorkFinished,
 )
+from tiedreq.core.memory import MarkerKind
 from tiedreq.core.messages import Denied, Draining, Ended, Failed, Granted, Message, Next, Report, Result, Started
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState, Identity
@@ -59,6 +60,7 @@ class Before:
     def __init__(self, core: ReplicaCore, event: ReplicaEvent, now: float) -> None:
         self.queued = len(core._queue)
         self.free = core.free_slots
+        self.marked = self._marked(core, event, now)
         self.order = [held.id for held in core._copies.values() if held.waiting]
         self.announced = {held.id for held in core._copies.values() if held.announced}
         self.running = [held for held in core._copies.values() if held.state == CopyState.RUNNING]
@@ -81,6 +83,15 @@ class Before:
             self.state, self.stoppable, self.rivals = self.held.state, self.held.stoppable, self.held.rivals
         tombstone = core._tombstones.get(copy) if isinstance(event, PeerClaimed) and copy is not None else None
         self.grantee = tombstone.grantee if tombstone is not None else None
+
+    @staticmethod
+    def _marked(core: ReplicaCore, event: ReplicaEvent, now: float) -> bool:
+        """True when the partner that says Next had said Started before."""
+        peer = core._peers.get(event.link) if isinstance(event, PeerNext) else None
+        if peer is None or not isinstance(event, PeerNext):
+            return False
+        marker = core._markers._books.get(peer, {}).get(event.copy)
+        return marker is not None and marker.kind == MarkerKind.STARTED and marker.expires_at > now
 
 
 class Step:
@@ -209,6 +220,9 @@ def next_told(step: Step) -> None:
 
 def next_heard(step: Step) -> None:
     event, held = step.event, step.before.held
+    if isinstance(event, PeerNext) and step.before.marked:
+        marker = step.core._markers._books.get(step.core._peers[event.link], {}).get(event.copy)
+        need(marker is not None and marker.kind == MarkerKind.STARTED, "4", "a late Next takes the place of Started")
     if not isinstance(event, PeerNext) or held is None or not step.partner(event.copy, event.link):
         return
     if step.before.state == CopyState.RUNNING:
