@@ -1,7 +1,9 @@
 """What a call costs from asyncio and from threads, beside the Trio client: see `scripts/bench_bridges --help`.
 
 Two replicas and one client for each subject, every one in a process of its own, on this machine, over the loopback
-device. All clients call the same replicas (a method that returns what it was given, one copy per call) and take turns.
+device. All clients call the same replicas (a method that returns what it was given, one copy per call) and take turns:
+many short ones, so that what else the machine does hits all alike. ``calm p50`` is taken from the tenth of each
+subject's turns that had the lowest.
 
 * ``trio``: ``tiedreq.connect``, what the others are compared with.
 * ``asyncio``: ``tiedreq.aio.connect``: Trio in a thread of its own.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import multiprocessing
 import os
 import statistics
@@ -27,6 +30,7 @@ from typing import Any, NamedTuple
 
 import trio
 from _bench import Row, cpu_seconds, parser, positive, row, whole, wholes, write
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +39,8 @@ from tiedreq import aio, blocking
 from tiedreq._errands import Call
 from tiedreq._loopthread import Inbox, Session
 
-ROUNDS_DEFAULT, SECONDS_DEFAULT, IN_FLIGHT_DEFAULT = 9, 1.0, "1,64"
+ROUNDS_DEFAULT, SECONDS_DEFAULT, IN_FLIGHT_DEFAULT = 100, 0.1, "1,64"
+CALM_SHARE = 0.1
 REPLICAS = 2
 PEER = "trio"
 WARMUP_SHARE = 0.2
@@ -326,23 +331,37 @@ def rows_of(cells: dict[int, dict[str, list[Measured]]]) -> list[Row]:
     rows = []
     for in_flight, measured in cells.items():
         for name, turns in measured.items():
-            for what, unit, field in (("p50", "µs", 1), ("calls", "calls/s", 0), ("CPU", "µs per call", 2)):
-                values, peers = [turn[field] for turn in turns], [turn[field] for turn in measured[PEER]]
+            for what, unit, field in COLUMNS:
+                values, peers = ([getattr(turn, field) for turn in each] for each in (turns, measured[PEER]))
+                if what.startswith("calm"):
+                    values, peers = calm(values), calm(peers)
                 rows.append(row(f"{name}, {in_flight} in flight: {what}", unit, values, peer=PEER, peers=peers))
     return rows
 
 
+COLUMNS = (
+    ("p50", "µs", "p50_us"),
+    ("calm p50", "µs", "p50_us"),
+    ("calls", "calls/s", "rate"),
+    ("CPU", "µs/call", "cpu_us"),
+)
+
+
+def calm(values: list[float]) -> list[float]:
+    """The lowest tenth."""
+    return sorted(values)[: math.ceil(CALM_SHARE * len(values))]
+
+
 def show(rows: list[Row]) -> None:
     """The table: a line for each subject in each cell."""
-    table = Table(
-        title="Calls off Trio; medians over rounds, × is the ratio to the Trio client, CPU the client's own per call"
-    )
-    for column in ("in flight", "", "p50 µs", "×", "calls/s", "×", "CPU µs", "×"):
-        table.add_column(column, justify="left" if not column else "right")
-    for p50, calls, cpu in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        name, _, in_flight = p50["name"].removesuffix(" in flight: p50").rpartition(", ")
-        cells = [text for each in (p50, calls, cpu) for text in (f"{each['value']:,.0f}", f"{each['ratio']:.2f}")]
-        table.add_row(in_flight, name, *cells)
+    title = "Calls off Trio; medians over rounds, in brackets the ratio to the Trio client"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("", "", *(f"{what}\n{unit}" for what, unit, _ in COLUMNS)):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for at in range(0, len(rows), len(COLUMNS)):
+        line = rows[at : at + len(COLUMNS)]
+        name, _, in_flight = line[0]["name"].removesuffix(" in flight: p50").rpartition(", ")
+        table.add_row(in_flight, name, *(f"{each['value']:,.0f} ({each['ratio']:.2f})" for each in line))
     Console().print(table)
 
 
