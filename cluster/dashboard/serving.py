@@ -27,14 +27,20 @@ CONNECTIONS_MAX = 64
 CONNECTIONS_PER_ADDRESS_MAX = 32
 SEND_SECONDS = 10.0
 IDLE_SECONDS = 30.0
+LINGER_SECONDS = 1.0
 HEAD_BYTES_MAX = 16 * 1024
 
 
 class PatientStream:
-    """A TCP stream whose sends end in time: one that takes longer breaks the connection. For Hypercorn."""
+    """A TCP stream whose sends end in time: one that takes longer breaks the connection. For Hypercorn.
+
+    ``scope`` is for what runs the connection: it ends soon after the other side has said that it sends no more, which
+    Hypercorn's own idle time may outlast.
+    """
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.socket = stream.socket
+        self.scope = trio.CancelScope()
         self._stream = stream
 
     async def send_all(self, data: bytes) -> None:
@@ -47,7 +53,10 @@ class PatientStream:
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """See ``trio.SocketStream``."""
-        return bytes(await self._stream.receive_some(max_bytes))
+        data = bytes(await self._stream.receive_some(max_bytes))
+        if not data:
+            self.scope.deadline = trio.current_time() + LINGER_SECONDS
+        return data
 
     async def send_eof(self) -> None:
         """See ``trio.SocketStream``."""
@@ -82,7 +91,8 @@ async def serve_dashboard(
         streams.add(patient)
         server: Any = partial(TCPServer, wrapped, config, context, ConnectionState({}))
         try:
-            await server(patient)
+            with patient.scope:
+                await server(patient)
         except Exception:
             log.exception("a connection to the dashboard failed")
         finally:

@@ -190,6 +190,23 @@ async def test_connections_beyond_the_cap_are_closed(tmp_path: Path, monkeypatch
                 await trio.sleep(0.05)
 
 
+async def test_who_goes_away_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the server would keep the connection alive for long: one that is closed counts no more."""
+    monkeypatch.setattr(limits, "CONNECTIONS_PER_ADDRESS_MAX", 3)
+    monkeypatch.setattr(limits, "IDLE_SECONDS", 1000.0)
+    monkeypatch.setattr(limits, "LINGER_SECONDS", 0.01)
+    served_well = 0
+    async with served(tmp_path) as page:
+        with trio.fail_after(30):
+            while served_well < 60:
+                try:
+                    async with await page.connect() as stream:
+                        await stream.send_all(page.head("GET", "/healthz"))
+                        served_well += (await stream.receive_some(4096)).startswith(b"HTTP/1.1 200")
+                except trio.BrokenResourceError:
+                    await trio.sleep(0.01)
+
+
 async def _try(page: Served) -> int:
     try:
         return (await page.get("/healthz"))[0]

@@ -31,8 +31,13 @@ class Chart {
     const key = JSON.stringify([series, known]);
     if (this.plot && key === this.key) this.plot.setData(data);
     else this.build(key);
-    const { left } = this.plot.cursor;
-    if (!(left >= 0)) this.plot.setLegend({ idx: this.options.rest ? this.options.rest(data[0]) : data[0].length - 1 });
+    setTimeout(() => this.rest());
+  }
+
+  /** While nobody points at the chart, its legend shows the latest values. */
+  rest() {
+    const xs = this.data[0];
+    if (!(this.plot.cursor.left >= 0) && xs.length) this.plot.setLegend({ idx: this.options.rest ? this.options.rest(xs) : xs.length - 1 });
   }
 
   build(key) {
@@ -67,7 +72,7 @@ class Chart {
 
 const history = [];
 let latest = 0;
-const ago = { values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : `${Math.round(tick - latest)} s`)), label: "time", text: (v) => `${Math.round(v - latest)} s` };
+const ago = { range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - 10), high ?? 0], values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : `${Math.round(tick - latest)} s`)), label: "time", text: (v) => `${Math.round(v - latest)} s` };
 const shares = { text: (v) => `${number(v, 1)}` };
 const plain = { text: (v) => number(v, v < 1 ? 2 : 0) };
 const copies = { text: (v) => number(v), whole: true };
