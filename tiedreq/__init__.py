@@ -3,6 +3,8 @@
 A request waits in the queues of two replicas; the one that starts it tells the other, which drops its copy.
 """
 
+from typing import TYPE_CHECKING
+
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import (
@@ -68,3 +70,13 @@ __all__ = [
     "connect",
     "serve",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """The clients that are not for Trio, and ``testing``, are imported when they are first used."""
+        if name in ("aio", "blocking", "testing"):
+            from importlib import import_module
+
+            return import_module(f"tiedreq.{name}")
+        raise AttributeError(f"module 'tiedreq' has no attribute {name!r}")

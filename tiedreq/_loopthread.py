@@ -56,15 +56,15 @@ class Inbox:
     def put(self, item: Callable[[], None]) -> None:
         """Hand over a function. Raises the ``RuntimeError`` of ``wake`` when the loop is gone."""
         self._items.append(item)
-        if not self._awake:
-            self._awake = True
-            try:
+        try:
+            if not self._awake:
+                self._awake = True
                 self._wake(self._drain)
-            except BaseException as error:
-                self._awake = False  # the next one tries again
-                if isinstance(error, RuntimeError):  # the loop is gone, and with it what waits
-                    self._items.clear()
-                raise
+        except BaseException as error:  # Ctrl-C, at any point
+            self._awake = False  # the next one tries again
+            if isinstance(error, RuntimeError):  # the loop is gone, and with it what waits
+                self._items.clear()
+            raise
 
     def _drain(self) -> None:
         # First, so that whoever puts from now on wakes the loop again.

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -116,6 +117,24 @@ async def test_cancelled_before_it_was_handed_over_nothing_is_sent(urls: list[st
         assert client.stats()["in_flight"] == 0
         now = sum(replica["sent"] for replica in client.stats()["replicas"].values())
         assert now - sent <= 20
+
+
+@on_asyncio
+async def test_cancelled_at_any_moment_nothing_is_left(urls: list[str], journal: Journal) -> None:
+    moments = Random(7)
+
+    async def one(client: tiedreq.aio.Client, number: int) -> None:
+        task = asyncio.create_task(client.tied_call("nap", 0.001 * moments.randrange(3)))
+        await asyncio.sleep(moments.uniform(0.0, 0.004) if number % 3 else 0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async with connect(urls) as client:
+        for _ in range(10):
+            await asyncio.gather(*(one(client, number) for number in range(20)))
+        await soon(lambda: client.stats()["in_flight"] == 0)
+        assert client._session is not None and not client._session.errands
+        assert await client.call("echo", "again") == "again"
 
 
 @on_asyncio

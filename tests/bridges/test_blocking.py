@@ -10,6 +10,7 @@ import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -170,6 +171,58 @@ def test_what_interrupts_a_call_cancels_it(urls: list[str], journal: Journal, ki
     finally:
         watcher.join()
         signal.signal(signal.SIGUSR1, former)
+
+
+def test_interrupted_at_any_moment_the_client_goes_on(urls: list[str], journal: Journal) -> None:
+    inside = False
+
+    def interrupt(number: int, frame: object) -> None:
+        if inside:
+            raise Stop
+
+    moments = Random(7)
+    interrupted = 0
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with connect(urls, timeout=60.0) as client:
+            for _ in range(150):
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-6, 1e-3))
+                try:
+                    inside = True
+                    client.tied_call("nap", 0.0002)
+                    inside = False
+                except Stop:
+                    interrupted += 1
+                finally:
+                    inside = False
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            assert client.call("echo", "again") == "again"
+            until(lambda: client.stats()["in_flight"] == 0)
+            assert client._session is not None and not client._session.errands
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert interrupted
+
+
+def test_a_loop_that_fails_ends_its_calls_and_is_replaced(
+    urls: list[str], journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise LookupError("on purpose")
+
+    with connect(urls) as client, ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(client.call, "hang") for _ in range(2)]
+        until(lambda: journal.running >= 2)
+        assert client._session is not None
+        client._session.loop.inbox.put(fail)
+        assert [type(call.exception()) for call in calls] == [tiedreq.Unavailable] * 2
+        loop = client._session.loop
+        until(lambda: loop.ended)
+        assert [record.message for record in caplog.records if record.levelname == "CRITICAL"] == [
+            "the loop of the clients failed"
+        ]
+        assert client.call("echo", "again") == "again"
+    until(lambda: journal.running == 0)
 
 
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")

@@ -173,3 +173,14 @@ def test_every_name_is_in_all_three_clients() -> None:
     promised = re.findall(r"`(\w+)`", re.search(r"the same names \(([^)]*)\)", PAGE.replace("\n", " "))[1])  # type: ignore[index]
     for name in promised:
         assert name in trio_names and hasattr(aio.Client, name) and hasattr(blocking.Client, name)
+
+
+@pytest.mark.system
+def test_the_names_are_there_without_an_import_of_their_own() -> None:
+    script = (
+        "import sys, tiedreq; assert 'asyncio' not in sys.modules; "
+        "print(tiedreq.aio.connect, tiedreq.blocking.connect, tiedreq.testing.LocalCluster); tiedreq.nothing"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.count("connect") == 2
+    assert ran.stderr.rstrip().endswith("AttributeError: module 'tiedreq' has no attribute 'nothing'")
