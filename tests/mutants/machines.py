@@ -63,9 +63,6 @@ class NarrowMachine(wide.WorldMachine):
     breaks_max = 0
     liars = False
     late_news = False
-    pushes_back = False
-    shuffles = False
-    careless = False
 
     @initialize(seed=st.integers(0, 7))
     def start(self, seed: int) -> None:
@@ -123,55 +120,6 @@ class NarrowMachine(wide.WorldMachine):
             node.step(PeerStarted(links[0], copy, 1.0))
             self.world.clock.settle()
 
-    def _overtaken(self) -> list[tuple[Any, int, int]]:
-        """Where a Started is under way behind the Next of its own copy."""
-        found = []
-        for direction in self._waiting():
-            said = {message.copy: at for at, message in enumerate(direction.waiting or ()) if isinstance(message, Next)}
-            for at, message in enumerate(direction.waiting or ()):
-                if isinstance(message, Started) and at > said.get(message.copy, at):
-                    found.append((direction, said[message.copy], at))
-        return found
-
-    @precondition(lambda self: self.shuffles and self._overtaken())
-    @rule(which=which)
-    def overtake(self, which: int) -> None:
-        """Started arrives, and then the Next that was sent before it."""
-        found = self._overtaken()
-        direction, earlier, later = found[which % len(found)]
-        direction.deliver(later)
-        direction.deliver(earlier)
-        self.world.clock.settle()
-
-    @precondition(lambda self: self.pushes_back)
-    @rule(which=which)
-    def push_back(self, which: int) -> None:
-        """A handler wants no backups for a while."""
-        nodes = [node for node in self.world.replicas.values() if node.alive and not node.frozen]
-        if nodes:
-            nodes[which % len(nodes)].step(PushbackRequested(5.0))
-            self.world.clock.settle()
-
-    @precondition(lambda self: self.careless and len(self.calls) < wide.CALLS_MAX)
-    @rule(which=which)
-    def submit_without_care(self, which: int) -> None:
-        """A caller ties what may not run twice, as a client does that does not check."""
-        node = next(iter(self.world.callers.values()))
-        if node.alive and not node.frozen:
-            policy = wide.POLICIES[self.policies[which % len(self.policies)]]
-            self.calls.append((node, self.hand.make(node, policy, method="once", timeout=1_000.0, idempotent=True)))
-            self.world.clock.settle()
-
-    @precondition(lambda self: self.careless and len(self.calls) < wide.CALLS_MAX)
-    @rule(which=which)
-    def submit_with_any_policy(self, which: int) -> None:
-        """A call that may not run twice and is known as such, with a policy that would tie it."""
-        node = next(iter(self.world.callers.values()))
-        if node.alive and not node.frozen:
-            policy = wide.POLICIES[self.policies[which % len(self.policies)]]
-            self.calls.append((node, self.hand.make(node, policy, method="once", timeout=1_000.0, idempotent=False)))
-            self.world.clock.settle()
-
     @precondition(lambda self: self.late_news and self.calls)
     @rule(which=which, started=st.booleans(), at_caller=st.booleans())
     def arrive_late(self, which: int, started: bool, at_caller: bool) -> None:
@@ -187,6 +135,66 @@ class NarrowMachine(wide.WorldMachine):
         self.world.clock.settle()
 
 
+class ShuffledMachine(NarrowMachine):
+    """Notices of one copy overtake each other."""
+
+    def _overtaken(self) -> list[tuple[Any, int, int]]:
+        """Where a Started is under way behind the Next of its own copy."""
+        found = []
+        for direction in self._waiting():
+            said = {message.copy: at for at, message in enumerate(direction.waiting or ()) if isinstance(message, Next)}
+            for at, message in enumerate(direction.waiting or ()):
+                if isinstance(message, Started) and at > said.get(message.copy, at):
+                    found.append((direction, said[message.copy], at))
+        return found
+
+    @precondition(lambda self: self._overtaken())
+    @rule(which=which)
+    def overtake(self, which: int) -> None:
+        """Started arrives, and then the Next that was sent before it."""
+        found = self._overtaken()
+        direction, earlier, later = found[which % len(found)]
+        direction.deliver(later)
+        direction.deliver(earlier)
+        self.world.clock.settle()
+
+
+class PushedBackMachine(NarrowMachine):
+    """Handlers want no backups."""
+
+    @rule(which=which)
+    def push_back(self, which: int) -> None:
+        """A handler wants no backups for a while."""
+        nodes = [node for node in self.world.replicas.values() if node.alive and not node.frozen]
+        if nodes:
+            nodes[which % len(nodes)].step(PushbackRequested(5.0))
+            self.world.clock.settle()
+
+
+class CarelessMachine(NarrowMachine):
+    """Calls of what may not run twice, with policies that would run it twice."""
+
+    @precondition(lambda self: len(self.calls) < wide.CALLS_MAX)
+    @rule(which=which)
+    def submit_without_care(self, which: int) -> None:
+        """A caller ties what may not run twice, as a client does that does not check."""
+        node = next(iter(self.world.callers.values()))
+        if node.alive and not node.frozen:
+            policy = wide.POLICIES[self.policies[which % len(self.policies)]]
+            self.calls.append((node, self.hand.make(node, policy, method="once", timeout=1_000.0, idempotent=True)))
+            self.world.clock.settle()
+
+    @precondition(lambda self: len(self.calls) < wide.CALLS_MAX)
+    @rule(which=which)
+    def submit_with_any_policy(self, which: int) -> None:
+        """A call that may not run twice and is known as such, with a policy that would tie it."""
+        node = next(iter(self.world.callers.values()))
+        if node.alive and not node.frozen:
+            policy = wide.POLICIES[self.policies[which % len(self.policies)]]
+            self.calls.append((node, self.hand.make(node, policy, method="once", timeout=1_000.0, idempotent=False)))
+            self.world.clock.settle()
+
+
 MACHINES: dict[str, dict[str, Any]] = {
     "tied": {},
     "tied, no faults": {"troubles_max": 0},
@@ -200,13 +208,13 @@ MACHINES: dict[str, dict[str, Any]] = {
     "exclusive, three": {"used_policies": (5,), "replicas": 3, "troubles_max": 1},
     "exclusive, little memory": {"used_policies": (4, 5), "replicas": 3, "limits": 2, "troubles_max": 1},
     "late news": {"late_news": True, "troubles_max": 0},
-    "pushed back": {"used_policies": (2, 3), "replicas": 3, "troubles_max": 1, "pushes_back": True},
-    "may not run twice": {"used_policies": (0,), "careless": True, "troubles_max": 2},
+    "pushed back": {"used_policies": (2, 3), "replicas": 3, "troubles_max": 1},
+    "may not run twice": {"used_policies": (0,), "troubles_max": 2},
     "braked": {"used_policies": (2, 3), "replicas": 3, "troubles_max": 1, "learns": True},
     "braked, lost links": {"used_policies": (2,), "replicas": 3, "troubles_max": 0, "breaks_max": 6, "learns": True},
     "braked, little room": {"used_policies": (2,), "replicas": 3, "limits": 1, "troubles_max": 0, "learns": True},
     "threads, three": {"used_methods": ("thread",), "used_policies": (0, 3), "replicas": 3, "troubles_max": 1},
-    "threads, shuffled": {"used_methods": ("thread",), "troubles_max": 0, "shuffles": True},
+    "threads, shuffled": {"used_methods": ("thread",), "troubles_max": 0},
     "crowd": {"used_policies": (0, 6), "used_methods": ("work", "lane"), "limits": 2, "replicas": 3},
     "staggered, little room": {"used_policies": (1,), "limits": 1, "replicas": 3, "troubles_max": 0},
     "staggered, lost links": {"used_policies": (1,), "replicas": 3, "troubles_max": 2, "breaks_max": 4},
@@ -215,6 +223,12 @@ MACHINES: dict[str, dict[str, Any]] = {
 }
 
 
+KINDS: dict[str, type[NarrowMachine]] = {
+    "pushed back": PushedBackMachine,
+    "may not run twice": CarelessMachine,
+    "threads, shuffled": ShuffledMachine,
+}
+"""Machines with rules of their own: a rule that others don't need would change what is drawn for them."""
 OTHERS: dict[str, Any] = {
     "links": LinkMachine,
     "bucket of work": BrakeMachine,
@@ -241,7 +255,7 @@ def run_machine(
     if name in OTHERS:
         machine = type("NarrowMachineOverParts", (OTHERS[name],), {"link_core": link_core})
     else:
-        machine = type("NarrowMachineOverCores", (NarrowMachine,), {**MACHINES[name], **cores})
+        machine = type("NarrowMachineOverCores", (KINDS.get(name, NarrowMachine),), {**MACHINES[name], **cores})
     examples = EXAMPLES_OF_BROKEN if broken else EXAMPLES
     with pytest.MonkeyPatch.context() as patch:
         # Hypothesis draws constants that it finds in all modules loaded so far: without this, each run would depend

@@ -13,6 +13,7 @@ from tiedreq.core.commands import ReplicaCommand, SendCaller, SendPeer, StartWor
 from tiedreq.core.copybook import HeldCopy
 from tiedreq.core.events import (
     CallerConnected,
+    CancelReceived,
     ClaimDenied,
     ClaimGranted,
     DrainRequested,
@@ -70,6 +71,9 @@ class Before:
         self.late = [held.id for held in core._copies.values() if late and held.deadline <= now]
         self.reported_at = core._reported_at
         self.unsent = core.stats.notices_unsent
+        cancelled = event.copy if isinstance(event, CancelReceived) else None
+        self.unknown = cancelled is not None and core.copy_state(cancelled) is None
+        self.unknown = self.unknown and core._tombstones.get(cancelled) is None  # type: ignore[arg-type]
         self.pushback_until = core._pushback_until
         copy: CopyId | None = getattr(event, "copy", None)
         self.held: HeldCopy | None = None
@@ -236,6 +240,14 @@ def deadlines(step: Step) -> None:
     need(not late, "5", f"{late} live on beyond their deadline")
 
 
+def cancels(step: Step) -> None:
+    """A Cancel that overtakes its Submit is kept for it."""
+    event, core = step.event, step.core
+    if isinstance(event, CancelReceived) and event.link in core._callers and step.before.unknown:
+        kept = [copy for copy, _ in core._callers[event.link].cancels.snapshot()]
+        need(event.copy in kept, "5", f"a Cancel of {event.copy}, which is yet to come, is forgotten")
+
+
 def settled(step: Step) -> None:
     """Slots are filled, in the order of arrival, whoever can be told of it."""
     core, before = step.core, step.before
@@ -321,6 +333,7 @@ RULES: tuple[Callable[[Step], None], ...] = (
     next_told,
     next_heard,
     deadlines,
+    cancels,
     settled,
     drain,
     incarnations,

@@ -192,6 +192,12 @@ WORLDS: dict[str, SimOptions] = {
         traffic={"policies": EXCLUSIVE, "rate": 150.0},
         faults={"crash": 0.2, "cut": 0.1},
     ),
+    "exclusive, lost links": world(
+        replicas=3,
+        network=replace(FORGOTTEN_LATE, mesh=LatencySpec(LatencyLaw(0.01))),
+        traffic={"policies": EXCLUSIVE, "rate": 150.0},
+        faults={"cut": 0.02},
+    ),
     "exclusive, losses": world(
         replicas=3,
         network=OVERTAKING,
