@@ -10,10 +10,11 @@ import trio
 
 import tiedreq
 from tests.observe.services import make_service
+from tiedreq.core.types import CopyId
 from tiedreq.observe.ask import Memories
 from tiedreq.observe.explain import Timeline, as_perfetto, as_text, timeline
 from tiedreq.observe.snapshot import CallView, CopyView
-from tiedreq.observe.stories import EVENTS_MAX, ReplicaStory, StoryEvent, parse_call_id
+from tiedreq.observe.stories import CANCEL, EVENTS_MAX, ReplicaStory, StoryEvent, parse_call_id
 from tiedreq.testing import LocalCluster
 
 CALL_ID = "00000000000000ab-7"
@@ -31,10 +32,8 @@ async def explained(client: tiedreq.Client, call_id: str) -> Timeline:
     assert client.observer is not None
     call = parse_call_id(call_id)
     assert call is not None
-    record = client.observer.find(call)
-    assert record is not None
     stories = await Memories(client, [], token=None, timeout=1.0)._stories(f"call:{call_id}", call_id)
-    found = timeline(call_id, client.observer.view(record), stories)
+    found = timeline(call_id, client.observer.find(call), stories)
     assert found is not None
     return found
 
@@ -260,5 +259,6 @@ async def test_a_story_has_a_limit(autojump_clock: Any) -> None:
         reply = await client.request("nap", 0.001)
         call = parse_call_id(reply.call_id)
         assert call is not None
-        observer.records.extend(list(observer.records) * EVENTS_MAX)
+        for _ in range(2 * EVENTS_MAX):
+            observer._keep(trio.current_time(), CANCEL, CopyId(*call, 0, 0))
         assert len(observer.story(call)["events"]) == EVENTS_MAX

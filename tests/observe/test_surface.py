@@ -107,11 +107,12 @@ async def test_a_draining_replica_is_not_ready() -> None:
     async with running() as at, trio.open_nursery() as nursery:
         nursery.start_soon(at.client.call, "nap", 20.0)
         with trio.fail_after(10):
-            while not at.handle.status()["running"]:
+            for _ in iter(lambda: at.handle.status()["running"], 1):
                 await trio.sleep(0.01)
             at.handle.drain()
-            while (got := await get(f"{at.replica_url}/readyz")).status == 200:
+            for _ in iter(lambda: at.handle.snapshot()["draining"], True):
                 await trio.sleep(0.01)
+        got = await get(f"{at.replica_url}/readyz")
         assert (got.status, got.body) == (503, "draining\n")
         assert (await get(f"{at.replica_url}/healthz")).status == 200
         page = samples((await get(f"{at.replica_url}/metrics")).body)

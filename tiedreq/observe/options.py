@@ -28,8 +28,8 @@ class Observe:
     ``BadOption``.
     """
 
-    records: int = 8_192
-    calls: int = 1_024
+    records: int = 16_384
+    calls: int = 2_048
     listen: str | None = None
     announce: Path | None = None
     tracing: TracerProvider | bool = False

@@ -1,7 +1,7 @@
 """What a replica remembers of what it did: a ring of records, and counts per method.
 
 ``ReplicaObserver.stepped`` is told every event with the commands that followed, a frame's worth at a time. It is on the
-path of every message, so it does little: it looks at types, puts tuples into a ring, and counts finished executions.
+path of every message, so it does little: it looks at types, packs records into a ring, and counts finished executions.
 Payloads are never kept.
 
 Invariants: the ring has a limit; the table of methods is that of the service; what is kept of running executions goes
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,10 +36,11 @@ from tiedreq.core.events import (
     WorkFinished,
 )
 from tiedreq.core.messages import Ended, Failed, Result, Submit
-from tiedreq.core.types import CallId, CopyId
+from tiedreq.core.types import UNTIED, CallId, CopyId
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
+from tiedreq.observe.ring import Ring
 from tiedreq.observe.snapshot import VERSION, LinkView, ReplicaMethodView, ReplicaSnapshot, process_view
 from tiedreq.observe.stories import (
     ARRIVED,
@@ -50,7 +51,10 @@ from tiedreq.observe.stories import (
     ENDED,
     FAILED,
     HEARD,
-    STARTED,
+    HEARD_KINDS,
+    NEVER,
+    NO_METHOD,
+    RECORD,
     ReplicaStory,
     parse_call_id,
     replica_story,
@@ -60,7 +64,7 @@ from tiedreq.service import Service
 if TYPE_CHECKING:
     from tiedreq.net.server import ReplicaServer
 
-RECORDS_DEFAULT = 8_192
+RECORDS_DEFAULT = 16_384
 
 logger = logging.getLogger("tiedreq.replica")
 
@@ -119,7 +123,7 @@ class ReplicaObserver:
         self, server: ReplicaServer, service: Service, *, cluster: str, records: int = RECORDS_DEFAULT
     ) -> None:
         self.lag = LoopLag()
-        self.records: deque[tuple[Any, ...]] = deque(maxlen=records)
+        self.ring = Ring(RECORD.size, records)
         self._server = server
         self._service = service.name
         self._cluster = cluster
@@ -133,17 +137,18 @@ class ReplicaObserver:
 
     def stepped(self, trail: Trail, now: float) -> None:
         """The core took these events, one after the other, at ``now``, and said what has to be done."""
-        keep, running, rows = self.records.append, self._running, self._rows
+        keep, running, rows = self._keep, self._running, self._rows
         for event, commands in trail:
             kind = type(event)
             if kind is SubmitReceived:
-                submit = event.submit  # type: ignore[union-attr]
-                keep((now, ARRIVED, submit.copy, submit.kind, rows.get(submit.method), event.link))  # type: ignore[union-attr]
+                submit: Submit = event.submit  # type: ignore[union-attr]
+                row = rows.get(submit.method, NO_METHOD)
+                keep(now, ARRIVED, submit.copy, row, submit.kind, event.link)  # type: ignore[union-attr]
             elif kind is WorkFinished:
                 self._finished(event.copy, commands, now)  # type: ignore[union-attr]
                 continue
-            elif kind is PeerStarted or kind is PeerNext:
-                keep((now, HEARD, event.copy, kind))  # type: ignore[union-attr]
+            elif kind is PeerStarted:
+                keep(now, HEARD, event.copy)  # type: ignore[union-attr]
             elif kind is not InputSettled:
                 self._other(event, now)
             for command in commands:
@@ -152,6 +157,15 @@ class ReplicaObserver:
                     running[submit.copy] = self._methods[submit.method], now
                 elif type(command) is SendCaller and type(command.message) is Ended:
                     self._ended(command.message, now)
+
+    def _keep(
+        self, now: float, kind: int, copy: CopyId, first: int = 0, second: int = 0, x: float = 0.0, y: float = 0.0
+    ) -> None:
+        ring = self.ring
+        RECORD.pack_into(ring.block, ring.at, now, kind, first, second, x, y, *copy)
+        ring.at += RECORD.size
+        if ring.at == len(ring.block):
+            ring.at, ring.full = 0, True
 
     def _finished(self, copy: CopyId, commands: Sequence[ReplicaCommand], now: float) -> None:
         executions, started_at = self._running.pop(copy)
@@ -172,7 +186,7 @@ class ReplicaObserver:
                     self._ended(message, now)
                 continue
             service, waited = message.service_time, message.queue_wait
-            self.records.append((now, kind, copy, waited, service))
+            self._keep(now, kind, copy, 0, 0, waited, service)
             executions.service.counts[bisect_left(BOUNDS, service)] += 1
             executions.service.sum += service
             executions.queue_wait.counts[bisect_left(BOUNDS, waited)] += 1
@@ -183,8 +197,8 @@ class ReplicaObserver:
 
     def _ended(self, message: Ended, now: float) -> None:
         running = self._running.get(message.copy)
-        started_at = None if running is None else running[1]
-        self.records.append((now, ENDED, message.copy, message.state, message.cause, started_at))
+        started_at = NEVER if running is None else running[1]
+        self._keep(now, ENDED, message.copy, message.state, message.cause, started_at)
         if self._server.executor.tracer is not None:
             self._server.executor.tracer.copy_ends(message)
         if logger.isEnabledFor(logging.DEBUG):
@@ -193,11 +207,11 @@ class ReplicaObserver:
     def _other(self, event: ReplicaEvent, now: float) -> None:
         match event:
             case CancelReceived():
-                self.records.append((now, CANCEL, event.copy))
-            case PeerClaimed() | ClaimGranted() | ClaimDenied():
-                self.records.append((now, HEARD, event.copy, type(event)))
+                self._keep(now, CANCEL, event.copy)
+            case PeerNext() | PeerClaimed() | ClaimGranted() | ClaimDenied():
+                self._keep(now, HEARD, event.copy, HEARD_KINDS.index(type(event)))
             case CallerLost():
-                self.records.append((now, CALLER_GONE, event.link))
+                self._keep(now, CALLER_GONE, CopyId(0, event.link, 0, UNTIED))
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 
@@ -212,13 +226,9 @@ class ReplicaObserver:
 
     def story(self, call: CallId) -> ReplicaStory:
         """What the ring still holds about one call. Takes a look at every record: a millisecond or two."""
-        return replica_story(self._server.identity.name, self._all_records(), call, clock.offset(), self._names)
-
-    def _all_records(self) -> Iterator[tuple[Any, ...]]:
-        """The ring, and the executions that go on: their starts are not in it before they end."""
-        yield from self.records
-        for copy, (_, started_at) in list(self._running.items()):
-            yield (started_at, STARTED, copy)
+        running = [(copy, started_at) for copy, (_, started_at) in self._running.items() if copy[:2] == call]
+        records = self.ring.unpacked(RECORD)
+        return replica_story(self._server.identity.name, records, call, clock.offset(), self._names, running)
 
     def snapshot(self) -> ReplicaSnapshot:
         """The replica now."""

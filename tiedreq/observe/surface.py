@@ -86,8 +86,7 @@ class Surface:
             return Response.text(400, "a call id is 16 hexadecimal digits, a dash, and a number")
         if isinstance(self._observer, ReplicaObserver):
             return as_json(self._observer.story(call))
-        record = self._observer.find(call)
-        return as_json(None if record is None else self._observer.view(record))
+        return as_json(self._observer.find(call))
 
 
 def as_json(value: Any) -> Response:
