@@ -6,8 +6,8 @@ outstanding copies, and the account of what was learned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from tiedreq.core.call_stats import CallStats
 from tiedreq.core.call_table import CALL_TABLE, CallState, CallTrigger
@@ -40,8 +40,7 @@ _NO_ACCOUNT = CallAccount(None, "", None, 0.0, True)
 """Until the call begins, and where nothing is learned; it keeps nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallRequest:
+class CallRequest(NamedTuple):
     """What the user asked for. ``payload`` is encoded once; ``deadline`` is on the core's clock.
 
     ``stoppable``: handlers of the method can be stopped, as far as the replicas say.
@@ -61,6 +60,33 @@ class CallRequest:
 
 class CallCopies:
     """The copies of one call."""
+
+    __slots__ = (
+        "_account",
+        "_backup",
+        "_backup_at",
+        "_backups",
+        "_ceiling_at",
+        "_denials",
+        "_failure",
+        "_learning",
+        "_observing",
+        "_out",
+        "_partners",
+        "_replicas",
+        "_retry_after",
+        "_round_at",
+        "_rounds",
+        "_rounds_max",
+        "_stats",
+        "_tie",
+        "_unsent",
+        "_untargeted",
+        "_untied",
+        "copies",
+        "request",
+        "state",
+    )
 
     def __init__(
         self,

@@ -85,6 +85,11 @@ class ReplicaCore(ExclusiveRules):
             NoticeLatencyMeasured: self._notice_latency_measured,
         }
 
+    @property
+    def settled(self) -> bool:
+        """True while ``InputSettled`` would change nothing: nothing waits, and no drain is under way."""
+        return not self._queue and not self.draining
+
     def step(self, event: ReplicaEvent, now: float) -> list[ReplicaCommand]:
         """Decide. Raises ``RemoteViolation``, with nothing changed, when a caller's Submit breaks the protocol."""
         self._steps[type(event)](event, now)
@@ -326,7 +331,7 @@ class ReplicaCore(ExclusiveRules):
 
     def _input_settled(self, event: InputSettled, now: float) -> None:
         queue = self._queue
-        if not len(queue):
+        if not queue:
             self._check_drained()
             return
         while len(self._executions) < self.slots:
@@ -342,7 +347,7 @@ class ReplicaCore(ExclusiveRules):
                 self._claim(held, now)
             else:
                 self._start(held, now)
-        for head in queue.heads():
+        for head in queue.heads() if queue else ():
             if head.tied and not head.stoppable and not head.announced and not head.submit.exclusive:
                 head.announced = True
                 self._tell_partners(head, Next(head.id, self._remaining(head, now)))

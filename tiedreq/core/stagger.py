@@ -44,11 +44,30 @@ def _waits(source: ReplicaView, target: ReplicaView, now: float, mean: float | N
     return mean is None or (source.queued + 1) * mean / source.slots >= notice_latency(source, target)
 
 
+def _second(source: ReplicaView, target: ReplicaView, now: float, mean: float | None) -> float:
+    """The usual case, two copies: what ``stagger_times`` would say of the second."""
+    if source.queued > 0 and _waits(source, target, now, mean):
+        return 0.0
+    notice = source.notice_latencies.get(target.name)
+    if notice is None:
+        notice = notice_latency(source, target)
+    deviation = (source.round_trip_deviation or 0.0) + (target.round_trip_deviation or 0.0)
+    there, here = source.round_trip, target.round_trip
+    arrives = (UNKNOWN_ROUND_TRIP if there is None else there) / 2 + notice
+    margin = DEVIATIONS * deviation
+    if margin < MARGIN_MIN:
+        margin = MARGIN_MIN
+    at = arrives - (UNKNOWN_ROUND_TRIP if here is None else here) / 2 + margin
+    return 0.0 if at < 0.0 else STAGGER_MAX if at > STAGGER_MAX else at
+
+
 def stagger_times(views: Sequence[ReplicaView], now: float, mean: float | None = None) -> list[float]:
     """Seconds after the first copy at which each copy is to be sent, for replicas in order of rank.
 
     ``mean`` is the mean service time in seconds, None where it is not known.
     """
+    if len(views) == 2:
+        return [0.0, _second(views[0], views[1], now, mean)]
     times = [0.0]
     for rank in range(1, len(views)):
         target = views[rank]

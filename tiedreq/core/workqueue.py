@@ -21,6 +21,7 @@ class WorkQueue(Generic[ItemT]):
     def __init__(self, limits: dict[str, int]) -> None:
         self._limits = dict(limits)
         self._running = dict.fromkeys(self._limits, 0)
+        self._limited = bool(limits)
         self._shared: OrderedDict[CopyId, tuple[int, ItemT]] = OrderedDict()
         self._lanes = {"": self._shared}
         self._lanes.update((name, OrderedDict()) for name in limits)
@@ -29,6 +30,9 @@ class WorkQueue(Generic[ItemT]):
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values())) if self._limits else len(self._shared)
+
+    def __bool__(self) -> bool:
+        return any(self._lanes.values()) if self._limited else bool(self._shared)
 
     def __iter__(self) -> Iterator[ItemT]:
         """Everything that waits, oldest first."""

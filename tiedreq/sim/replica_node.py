@@ -269,7 +269,7 @@ class ReplicaNode:
         core = self.core
         if self._observer is not None:
             self._watched_step(INPUT_SETTLED)
-        else:
+        elif not core.settled:
             commands = core.step(INPUT_SETTLED, self.clock.now)
             if commands:
                 self._execute(commands)
