@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Hashable, Sequence
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -187,7 +188,7 @@ _steps_of: dict[type, dict[type, str]] = {}
 
 def _state(core: Any) -> dict[str, Any]:
     """A core's attributes without its table of bound methods, whose names are noted."""
-    state = dict(vars(core))
+    state = _attributes(core)
     steps = state.pop("_steps", {})
     if type(core) not in _steps_of:
         _steps_of[type(core)] = {event: method.__name__ for event, method in steps.items()}
@@ -196,10 +197,30 @@ def _state(core: Any) -> dict[str, Any]:
 
 def _revive(kind: type, state: dict[str, Any]) -> Any:
     core = kind.__new__(kind)
-    vars(core).update(state)
+    _put(core, state)
     if _steps_of[kind]:
-        vars(core)["_steps"] = {event: getattr(core, name) for event, name in _steps_of[kind].items()}
+        core._steps = {event: getattr(core, name) for event, name in _steps_of[kind].items()}
     return core
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    state = {name: getattr(thing, name) for name in _slots(type(thing)) if hasattr(thing, name)}
+    state.update(getattr(thing, "__dict__", {}))
+    return state
+
+
+def _put(thing: Any, state: dict[str, Any]) -> None:
+    if _slots(type(thing)):
+        for name, value in state.items():
+            object.__setattr__(thing, name, value)
+    else:
+        vars(thing).update(state)
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes of a class that its instances keep in slots."""
+    return tuple(name for base in kind.__mro__ for name in vars(base).get("__slots__", ()))
 
 
 def _as_set(value: Any) -> Any:
@@ -315,7 +336,9 @@ class CallerPart:
 
     def freeze(self) -> bytes:
         """The part as bytes."""
-        table = {name: value for name, value in vars(self.table).items() if name not in ("_rng", "asked", "script")}
+        table = {
+            name: value for name, value in _attributes(self.table).items() if name not in ("_rng", "asked", "script")
+        }
         calls = [_state(core) for core in self.calls]
         for state in calls:
             del state["_replicas"], state["_stats"]
@@ -326,7 +349,7 @@ class CallerPart:
         """A part that was frozen, as an independent copy."""
         state, stats, calls = pickle.loads(data)
         table = Choosing()
-        vars(table).update(state)
+        _put(table, state)
         cores = []
         for attributes in calls:
             attributes["_replicas"], attributes["_stats"] = table, stats
