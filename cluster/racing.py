@@ -18,7 +18,7 @@ from tiedreq.observe.explain import Timeline, timeline
 from tiedreq.observe.snapshot import CallView
 
 RACES = 3
-RECENT_CALLS_MAX = 150
+RECENT_CALLS_MAX = 300
 INQUIRY_SECONDS = 1.0
 HEARD = "hears of its partner's copy: "
 

@@ -49,6 +49,7 @@ def make_app(feed: Feed, operator: Operator, rules: Rules) -> App:
         if not isinstance(found, dict):
             return JSONResponse({"ok": False, "error": "the request is not a JSON object"}, 400)
         told = await answer(operator, found)
+        feed.refresh()
         return JSONResponse(told, 200 if told["ok"] else STATUS_BY_CODE.get(told["code"], 500))
 
     async def health(request: Request) -> Response:

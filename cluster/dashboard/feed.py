@@ -25,6 +25,8 @@ POINTS_MAX = 300
 POINTS_TOTAL_MAX = 20_000
 """Points times replicas."""
 RACES_MAX = 24
+RACES_EVERY = 2
+"""Ticks between two looks at races: one holds up the client of the traffic for some milliseconds."""
 WATCHED_SECONDS = 5.0
 """For so long after somebody looked, races are asked for."""
 
@@ -56,7 +58,8 @@ class Feed:
         while True:
             await trio.sleep(TICK_SECONDS)
             self.tick()
-            if self._driver is not None and trio.current_time() < self._watched_at + WATCHED_SECONDS:
+            watched = trio.current_time() < self._watched_at + WATCHED_SECONDS
+            if self._driver is not None and watched and self._sequence % RACES_EVERY == 0:
                 self._driver.ask_for_races()
 
     def live(self, since: int) -> bytes:
@@ -68,6 +71,11 @@ class Feed:
     def tick(self) -> None:
         """Look at the cluster and make a picture and a point."""
         self._sequence += 1
+        now = self.refresh()
+        self._points.append((self._sequence, _encode(self._point(now))))
+
+    def refresh(self) -> dict[str, Any]:
+        """Make a picture, out of turn where something was just changed."""
         for keeper in self._cluster.keepers:
             self._windows[keeper.name].take(keeper.snapshot)
         self._take_races()
@@ -86,7 +94,7 @@ class Feed:
             "capacity": self._slots * len(self._cluster.keepers),
         }
         self._now = _encode(now)
-        self._points.append((self._sequence, _encode(self._point(now, methods))))
+        return now
 
     # ---- parts ------------------------------------------------------------------------------------------------
 
@@ -146,8 +154,8 @@ class Feed:
                 self._races.append(race)
                 self._shown.add(race["call_id"])
 
-    def _point(self, now: dict[str, Any], methods: list[dict[str, Any]]) -> dict[str, Any]:
-        busiest = max(methods, key=lambda method: method["calls"] or 0, default=None)
+    def _point(self, now: dict[str, Any]) -> dict[str, Any]:
+        busiest = max(now["methods"], key=lambda method: method["calls"] or 0, default=None)
         curve = dict(busiest["curve"]) if busiest is not None and busiest["curve"] else {}
         busy = [window.total() for window in self._windows.values()]
         seconds = sum(total.busy for total in busy)

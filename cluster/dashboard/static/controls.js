@@ -24,6 +24,7 @@ export class Controls {
     this.ready = false;
     this.now = null;
     this.filled = false;
+    this.changed = () => {};
     this.panel = document.getElementById("panel");
     this.said = document.getElementById("said");
     this.stepSaid = document.getElementById("step-said");
@@ -86,6 +87,7 @@ export class Controls {
       answer = { ok: false, error: "the launcher does not answer" };
     }
     this.say(answer.ok ? said || answer.said : answer.error, answer.ok);
+    this.changed();
     return answer;
   }
 

@@ -108,6 +108,10 @@ async function look() {
   show(await response.json(), response.headers.get("x-may-control") === "yes");
 }
 
+/** After something was changed the next look does not wait. */
+let hurry = () => {};
+controls.changed = () => hurry();
+
 async function run() {
   for (;;) {
     if (!document.hidden) {
@@ -118,7 +122,10 @@ async function run() {
         tell("the launcher does not answer", "bad");
       }
     }
-    await new Promise((done) => setTimeout(done, EVERY));
+    await new Promise((done) => {
+      hurry = done;
+      setTimeout(done, EVERY);
+    });
   }
 }
 

@@ -114,7 +114,7 @@ export class Races {
 
   /** Of the newest ones rather one in which a notice dropped a copy. */
   best(races) {
-    const newest = races.slice(-6).reverse();
+    const newest = races.slice(-8).reverse();
     const dropped = (race) => race.notices.length && race.bars.some((bar) => bar.end.startsWith("dropped"));
     const telling = newest.find(dropped) || newest[0];
     return telling ? telling.call_id : null;
