@@ -18,9 +18,10 @@ from tiedreq.net.opencall import OpenCall
 class Errand:
     """Something that is done in the loop's thread for somebody in another, in a copy of that one's context.
 
-    ``wake`` is called once, in the loop's thread, when ``result`` is known.
+    ``wake`` is called once, in the loop's thread, when ``result`` is known. ``limited`` ones count as calls in flight.
     """
 
+    limited = False
     __slots__ = ("_context", "_error", "_options", "_session", "_value", "_wake")
 
     def __init__(self, session: Session, options: dict[str, Any], wake: Callable[[], object]) -> None:
@@ -80,6 +81,7 @@ class Errand:
 class Call(Errand):
     """A call of the service; the value is a ``Reply`` if that is wanted. It costs no task."""
 
+    limited = True
     __slots__ = ("_arguments", "_open", "_want_reply")
 
     def __init__(

@@ -233,7 +233,7 @@ class Session:
     calls may begin.
     """
 
-    def __init__(self, loop: Loop, opener: Opener, errands_max: int) -> None:
+    def __init__(self, loop: Loop, opener: Opener, calls_max: int) -> None:
         self.loop = loop
         self.up = False
         self.client: Client | None = None
@@ -242,7 +242,7 @@ class Session:
         self.ready = Once()
         self.over = Once()
         self._opener = opener
-        self._errands_max = errands_max
+        self._calls_max = calls_max
         self.ended = False
         self._closing = False
         self._closed = trio.Event()
@@ -251,8 +251,8 @@ class Session:
     # ---- from any thread --------------------------------------------------------------------------------------
 
     def begin(self, errand: Errand) -> None:
-        """Hand an errand over. Raises ``Overloaded``."""
-        if len(self.errands) >= self._errands_max:
+        """Hand an errand over. Raises ``Overloaded`` for a call that is one too many."""
+        if errand.limited and len(self.errands) >= self._calls_max:
             raise Overloaded(
                 f"{len(self.errands)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
                 retry_after=0.0,

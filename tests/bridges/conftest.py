@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bridges.bench import Journal, make_service, serving
+from tests.bridges.bench import Journal, make_service, serving, until
 
 
 @pytest.fixture(scope="package")
@@ -23,5 +23,7 @@ def urls(_served: tuple[Journal, list[str]]) -> list[str]:
 @pytest.fixture
 def journal(_served: tuple[Journal, list[str]]) -> Journal:
     """Their journal, from now on."""
-    _served[0].started = _served[0].cancelled = 0
-    return _served[0]
+    journal = _served[0]
+    until(lambda: not journal.running)
+    journal.started = journal.cancelled = 0
+    return journal
