@@ -4,7 +4,7 @@ Each is put together from what the client and the replicas remember of it (``tie
 values: ``{"call_id", "method", "policy", "latency_ms", "outcome", "winner", "end_ms", "bars": [{"copy", "replica",
 "kind", "sent_ms", "arrived_ms", "started_ms", "ended_ms", "end", "winner"}], "notices": [{"kind", "copy", "to",
 "sent_ms", "heard_ms"}]}``. Times are milliseconds since the call began, None where nobody knows. A notice is about
-``copy`` and was heard at the replica ``to``.
+``copy``, and was heard at the replica ``to`` when it ended the copy there.
 
 Looking a call up costs each replica a millisecond or two, so it is done for few, and only while somebody looks.
 """
@@ -14,13 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 from tiedreq.net.client import Client
-from tiedreq.observe.explain import Timeline, timeline
+from tiedreq.observe.explain import Bar, Timeline, timeline
 from tiedreq.observe.snapshot import CallView
 
 RACES = 3
 RECENT_CALLS_MAX = 300
 INQUIRY_SECONDS = 1.0
-HEARD = "hears of its partner's copy: "
+NEWS = ("started", "next")
+"""What replicas tell each other of their copies."""
 
 
 async def find_races(client: Client) -> list[dict[str, Any]]:
@@ -54,7 +55,6 @@ def choose(calls: list[CallView]) -> list[CallView]:
 
 def race_view(found: Timeline) -> dict[str, Any]:
     """A timeline as plain values, as above."""
-    started = {bar.copy: bar.started for bar in found.bars}
     return {
         "call_id": found.call_id,
         "method": found.method,
@@ -77,18 +77,29 @@ def race_view(found: Timeline) -> dict[str, Any]:
             }
             for bar in found.bars
         ],
-        "notices": [
-            {
-                "kind": moment.what.removeprefix(HEARD),
-                "copy": moment.copy.partition("/")[2],
-                "to": moment.where,
-                "sent_ms": _ms(started.get(moment.copy)) if moment.what == f"{HEARD}started" else None,
-                "heard_ms": _ms(moment.at),
-            }
-            for moment in found.moments
-            if moment.what.startswith(HEARD)
-        ],
+        "notices": _notices(found.bars),
     }
+
+
+def _notices(bars: list[Bar]) -> list[dict[str, Any]]:
+    """What ended copies that were dropped or yielded: the news of a partner that had started, or was next."""
+    notices = []
+    for bar in bars:
+        state, _, cause = bar.end.partition(": ")
+        partners = [other for other in bars if other.copy != bar.copy and other.started is not None]
+        if state not in ("dropped", "yielded") or cause not in NEWS or bar.ended is None or not partners:
+            continue
+        partner = min(partners, key=lambda other: other.started or 0.0)
+        notices.append(
+            {
+                "kind": cause,
+                "copy": partner.copy.partition("/")[2],
+                "to": bar.replica,
+                "sent_ms": _ms(partner.started) if cause == "started" else None,
+                "heard_ms": _ms(bar.ended),
+            }
+        )
+    return notices
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -82,7 +82,7 @@ function story(race) {
     told.push([bar.sent_ms, `${copy} sent to ${bar.replica}`], [bar.arrived_ms, `${copy} arrives at ${bar.replica}`], [bar.started_ms, `${copy} starts at ${bar.replica}`],
       [bar.ended_ms, `${copy} at ${bar.replica}: ${bar.end || "ended"}${bar.winner ? ", the answer" : ""}`]);
   }
-  for (const notice of race.notices) told.push([notice.heard_ms, `${notice.to} hears: the partner's copy has ${notice.kind}`]);
+  for (const notice of race.notices) told.push([notice.heard_ms, `${notice.to} hears: the partner's copy ${notice.kind === "next" ? "is next" : "has started"}`]);
   return told.filter(([when]) => when !== null).sort((one, two) => one[0] - two[0]).map(([when, what]) => `${when.toFixed(2)} ms: ${what}`);
 }
 
