@@ -223,7 +223,7 @@ class TestTakingBack:
         taken += frames(box)
         decoder = FrameDecoder(WIRE)
         got = [decoder.decode(frame, takes_chunks=True).messages for frame in taken if frame is not None]
-        assert got == [(), (), ()] and decoder._assembler.streams == 0, "the other side keeps nothing of it"
+        assert got == [[], [], []] and decoder._assembler.streams == 0, "the other side keeps nothing of it"
 
     def test_other_messages_of_a_copy_stay(self) -> None:
         box = outbox()

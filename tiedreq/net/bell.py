@@ -25,6 +25,11 @@ class Bell:
         else:
             self._rung = True
 
+    async def wait_anew(self) -> None:
+        """Wait for a ring from now on: for a waiter that has just seen that there is nothing to do."""
+        self._rung = False
+        await self.wait()
+
     async def wait(self) -> None:
         """Wait for a ring. A checkpoint in any case."""
         if self._rung:

@@ -209,7 +209,7 @@ class Outbox:
     async def wait(self) -> None:
         """(writer) Wait until there may be something to take, or the outbox is closed."""
         if not self.closed and not self._anything():
-            await self._bell.wait()
+            await self._bell.wait_anew()
 
     def take_frame(self) -> bytes | None:
         """(writer) The next frame, or None when nothing waits.

@@ -60,7 +60,7 @@ from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.peer_news import peer_events
 from tiedreq.net.shaping import DelayLine
 from tiedreq.net.transport import Transport
-from tiedreq.observe.replica import ReplicaObserver, Trail
+from tiedreq.observe.replica import ReplicaObserver
 from tiedreq.service import Service
 from tiedreq.units import LatencySpec
 from tiedreq.wire.limits import wire_limits
@@ -163,7 +163,6 @@ class ReplicaServer(LinkOwner):
             return
         self._processing = True
         core, observer = self.core, self.observer
-        trail: Trail | None = None if observer is None else []
         now = trio.current_time()
         try:
             for event in events:
@@ -171,14 +170,13 @@ class ReplicaServer(LinkOwner):
                 while waiting:
                     event = waiting.popleft()
                     commands = core.step(event, now)
-                    if trail is not None:
-                        trail.append((event, commands))
                     for command in commands:
                         self._execute(command)
         finally:
             self._processing = False
-            if observer is not None and trail:
-                observer.stepped(trail, now)
+            if core.retired and observer is not None:
+                observer.retired(core.retired, now)
+                core.retired.clear()
         wake_at = core.wake_at
         if wake_at is not None and wake_at < self._waking_at:
             self._waking_at = wake_at
@@ -219,7 +217,11 @@ class ReplicaServer(LinkOwner):
     def _take(self, event: ReplicaEvent) -> None:
         """Give an event from outside to the core; slots are filled once this pass of the scheduler is over."""
         self.feed(event)
-        self._settle_bell.ring()
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
+        if not self.core.settled:
+            self._settle_bell.ring()
 
     def _room(self, copy: CopyId, size: int) -> Awaitable[object] | None:
         """What a result of ``size`` bytes has to wait for before it may go to its caller; None if it may now."""
@@ -277,7 +279,7 @@ class ReplicaServer(LinkOwner):
             self._feed_all(events)
         except RemoteViolation as violation:
             link.drop("protocol", str(violation))
-        self._settle_bell.ring()
+        self._settle_soon()
 
     def _caller_events(self, link: Link, messages: list[Message]) -> Iterator[ReplicaEvent]:
         """What a caller's messages mean to the core. Raises ``RemoteViolation`` for what callers don't send."""
