@@ -26,6 +26,7 @@ from tiedreq.errors import Unavailable
 from tiedreq.net.client import TIMEOUT_MAX
 from tiedreq.net.connecting import connect
 from tiedreq.net.current import current_execution
+from tiedreq.observe.options import Observe
 
 TIED, HEDGED = Tied(), Hedged()
 
@@ -55,6 +56,7 @@ def setting(
     limits: ClientLimits | None,
     cluster: str | None,
     picker: str,
+    observe: Observe | None,
 ) -> Setting:
     """Check the options of ``connect()`` as far as that needs neither files nor a network. Raises ``BadOption``."""
     if replicas is not None and not isinstance(replicas, str | os.PathLike):
@@ -74,6 +76,7 @@ def setting(
         limits=limits,
         cluster=cluster,
         picker=picker,
+        observe=observe,
     )
     return Setting(opener, chosen, seconds, limits)
 

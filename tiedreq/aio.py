@@ -27,6 +27,8 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
 from tiedreq.net.arguments import Accept, check_handler
+from tiedreq.net.connecting import OBSERVE_DEFAULT
+from tiedreq.observe.options import Observe
 from tiedreq.reply import Reply
 
 __all__ = ["Client", "connect"]
@@ -246,7 +248,8 @@ def connect(
     timeout: float = 10.0,
     limits: ClientLimits | None = None,
     cluster: str | None = None,
-    picker: str = "two-choices",
+    picker: str = "adaptive",
+    observe: Observe | None = OBSERVE_DEFAULT,
 ) -> Client:
     """A client of a cluster's replicas, for asyncio. The options are those of ``tiedreq.connect``.
 
@@ -265,5 +268,6 @@ def connect(
             limits=limits,
             cluster=cluster,
             picker=picker,
+            observe=observe,
         )
     )

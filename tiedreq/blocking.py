@@ -22,6 +22,8 @@ from tiedreq._loopthread import STOP_SECONDS, Session, logger
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
 from tiedreq.net.arguments import Accept, check_handler
+from tiedreq.net.connecting import OBSERVE_DEFAULT
+from tiedreq.observe.options import Observe
 from tiedreq.reply import Reply
 
 __all__ = ["Client", "connect"]
@@ -166,7 +168,8 @@ def connect(
     timeout: float = 10.0,
     limits: ClientLimits | None = None,
     cluster: str | None = None,
-    picker: str = "two-choices",
+    picker: str = "adaptive",
+    observe: Observe | None = OBSERVE_DEFAULT,
 ) -> Client:
     """A client of a cluster's replicas, for threads. The options are those of ``tiedreq.connect``.
 
@@ -185,5 +188,6 @@ def connect(
             limits=limits,
             cluster=cluster,
             picker=picker,
+            observe=observe,
         )
     )

@@ -124,6 +124,8 @@ class LocalCluster:
         return {name: f"ws://{name}:{_PORT}" for name in self.names}
 
     async def __aenter__(self) -> Client:
+        if not trio.lowlevel.in_trio_run():
+            raise BadOption("LocalCluster: Trio does not run here; on asyncio use AsyncioCluster")
         self._context = self._run()
         return await self._context.__aenter__()
 

@@ -14,7 +14,7 @@ import pytest
 
 import tiedreq
 from tests.bridges.bench import Journal, make_service
-from tiedreq.testing import AsyncioCluster, BlockingCluster
+from tiedreq.testing import AsyncioCluster, BlockingCluster, LocalCluster
 
 
 @pytest.fixture
@@ -39,6 +39,16 @@ def test_asyncio(service: tiedreq.Service) -> None:
             assert sorted(client.stats()["replicas"]) == ["r0", "r1"]
         with pytest.raises(tiedreq.BadOption, match="closed"):
             await client.call("echo")
+
+    asyncio.run(main())
+
+
+def test_what_is_for_trio_says_so_on_asyncio(service: tiedreq.Service) -> None:
+    async def main() -> None:
+        with pytest.raises(tiedreq.BadOption, match=r"use tiedreq\.aio\.connect"):
+            await tiedreq.connect("ws://127.0.0.1:1").__aenter__()
+        with pytest.raises(tiedreq.BadOption, match="use AsyncioCluster"):
+            await LocalCluster(service).__aenter__()
 
     asyncio.run(main())
 

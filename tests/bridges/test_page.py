@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 import os
 import re
 import subprocess
@@ -173,6 +174,23 @@ def test_every_name_is_in_all_three_clients() -> None:
     promised = re.findall(r"`(\w+)`", re.search(r"the same names \(([^)]*)\)", PAGE.replace("\n", " "))[1])  # type: ignore[index]
     for name in promised:
         assert name in trio_names and hasattr(aio.Client, name) and hasattr(blocking.Client, name)
+
+
+def test_connecting_takes_the_same_options() -> None:
+    from tiedreq import aio, blocking
+
+    on_trio = dict(inspect.signature(tiedreq.connect).parameters)
+    del on_trio["network"]  # for tests of tiedreq itself
+    assert dict(inspect.signature(aio.connect).parameters) == on_trio
+    assert dict(inspect.signature(blocking.connect).parameters) == on_trio
+
+
+def test_a_request_takes_the_same_options() -> None:
+    from tiedreq import aio, blocking
+
+    on_trio = inspect.signature(tiedreq.Client.request).parameters
+    assert inspect.signature(aio.Client.request).parameters == on_trio
+    assert inspect.signature(blocking.Client.request).parameters == on_trio
 
 
 @pytest.mark.system

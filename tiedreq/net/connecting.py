@@ -63,6 +63,8 @@ async def connect(
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
     """
+    if not trio.lowlevel.in_trio_run():
+        raise BadOption("connect: Trio does not run here; on asyncio use tiedreq.aio.connect")
     address = resolve(replicas)
     limits = limits if limits is not None else ClientLimits()
     if not isinstance(limits, ClientLimits):
