@@ -38,6 +38,7 @@ from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import parse_url
+from tiedreq.net.collecting import spare_the_loop
 from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.runner import drain_on_signals, end_within
 from tiedreq.service import Service
@@ -87,6 +88,7 @@ async def _run(
         await nursery.start(drain_on_signals, handle, spec.drain_timeout)
         port = parse_url(handle.url).address.port
         where = {"url": handle.url, "port": port, "observe": handle.observe_url}
+        spare_the_loop()
         await sender.send({"event": "ready", "pid": os.getpid(), **where})
         reports = Reports(handle, sender)
         reports.peers = len(spec.peers) - 1 if spec.peers else None

@@ -25,6 +25,7 @@ import trio
 import trio_websocket
 
 import tiedreq
+from tiedreq.net.collecting import spare_the_loop
 
 SERVERS = 2
 WARMUP_SHARE = 0.2
@@ -214,6 +215,7 @@ def serve_tiedreq(number: int, pipe: Connection) -> None:
             pipe.send(handle.url)
             urls = await trio.to_thread.run_sync(pipe.recv)
             handle.set_peers({f"r{other}": url for other, url in enumerate(urls)})
+            spare_the_loop()
             _leave_with(pipe)
 
     trio.run(run)

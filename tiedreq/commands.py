@@ -26,6 +26,7 @@ from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import BadOption, CallError, ConnectError, RemoteFailure, TiedreqError, UsageError
 from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import is_loopback, parse_address
+from tiedreq.net.collecting import spare_the_loop
 from tiedreq.net.connecting import connect
 from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.observe.logs import set_up_logs
@@ -67,6 +68,7 @@ async def _serve(service: Service, options: dict[str, Any]) -> int:
             await nursery.start(drain_on_signals, handle, options["drain_timeout"])
             if options["token"] is None and not is_loopback(parse_address(options["listen"]).host):
                 logging.getLogger("tiedreq").warning("no --token-file: whoever reaches %s may call", options["listen"])
+            spare_the_loop()
             print(f"ready {handle.name} {handle.url}", flush=True)
     except BaseExceptionGroup as group:
         error = group.exceptions[0] if len(group.exceptions) == 1 else group
