@@ -19,7 +19,8 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 HEADER = """
-    import asyncio, os, sys, threading, time
+    import asyncio, os, sys, threading, time, warnings
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     import tiedreq.aio, tiedreq.blocking
     urls = sys.argv[1]
 """
@@ -89,9 +90,7 @@ def test_a_fork_leaves_both_with_a_working_client(start: Run) -> None:
 def test_workers_forked_in_the_middle_of_calls(start: Run) -> None:
     # As a web server does that loads the application before it forks its workers.
     script = """
-        import warnings
         from concurrent.futures import ThreadPoolExecutor
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         client = tiedreq.blocking.connect(urls)
 
         def work(number):
