@@ -189,3 +189,19 @@ class TestBytes:
     def test_ten_megabytes(self) -> None:
         value = {"rows": [{"id": i, "text": "x" * 1000} for i in range(10_000)]}
         assert decode_payload(encode_payload(value)) == value
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536])
+def test_bytes_alone_come_back_as_bytes(size: int) -> None:
+    value = bytes(index % 256 for index in range(size))
+    back = decode_payload(encode_payload(value))
+    assert back == value and type(back) is bytes
+    assert decode_payload(b"\xc6" + size.to_bytes(4, "big") + value) == value, "however its length is written"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xc4", b"\xc4\x02a", b"\xc4\x01ab", b"\xc5\x00", b"\xc5\x00\x02a", b"\xc6\0\0\0", b"\xc6\0\0\0\x01"]
+)
+def test_bytes_cut_short_or_with_more_after_them(data: bytes) -> None:
+    with pytest.raises(RemoteViolation):
+        decode_payload(data)

@@ -25,6 +25,7 @@ _BASES = (*_KEY_BASES, list, tuple, dict)
 _INT_MIN = -(2**63)
 _INT_MAX = 2**64 - 1
 _PATH_CHARS_MAX = 200
+_BIN_HEADERS = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 
 
 class Unpackable(BadOption, TypeError):
@@ -36,7 +37,8 @@ def encode_payload(value: Any, limits: WireLimits = DEFAULT_LIMITS, *, what: str
 
     Raises ``Unpackable``.
     """
-    _check_value(value, limits, what)
+    if type(value) not in _KEYS:
+        _check_value(value, limits, what)
     try:
         return packers.pack(value)
     except PACK_ERRORS as error:
@@ -48,6 +50,9 @@ def decode_payload(data: bytes, limits: WireLimits = DEFAULT_LIMITS, *, what: st
     """The value that was encoded; arrays come as lists. ``what`` names it in errors. Raises ``RemoteViolation``."""
     if len(data) > limits.payload_bytes_max:
         raise RemoteViolation(f"{what} of {len(data)} bytes; the limit is {limits.payload_bytes_max}")
+    header = _BIN_HEADERS.get(data[0]) if data else None
+    if header is not None and len(data) >= header and len(data) == header + int.from_bytes(data[1:header], "big"):
+        return data[header:]  # nothing but bytes, as many as it says
     check_structure(data, depth_max=limits.depth_max, items_max=limits.items_max, what=what)
     try:
         return unpackb(
