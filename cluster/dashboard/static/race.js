@@ -62,10 +62,10 @@ export function drawRace(place, race) {
     const x2 = x(notice.heard_ms), y2 = middle(to) - (down * BAR) / 2;
     svg.append(shape("line", { class: "notice", x1, y1, x2, y2: y2 - down * 6 }));
     svg.append(shape("path", { class: "tip", d: `M${x2} ${y2}l-4 ${-7 * down}h8z` }));
-    const room = x2 < width - 150;
+    const room = x1 < LEFT + 60; // on the side of the line where nothing else is
     if (named.size) continue; // where several cross, one name is enough; the words below tell all
     named.add(notice.copy);
-    svg.append(shape("text", { class: "tip", x: room ? x2 + 8 : x2 - 8, y: (y1 + y2) / 2 + 4, "text-anchor": room ? "start" : "end" }, notice.kind === "started" ? "notice" : notice.kind));
+    svg.append(shape("text", { class: "tip", x: room ? x2 + 8 : x1 - 6, y: (y1 + y2) / 2 + 4, "text-anchor": room ? "start" : "end" }, notice.kind === "started" ? "notice" : notice.kind));
   }
   place.replaceChildren(svg, key());
 }
