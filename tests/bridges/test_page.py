@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import tiedreq
+import tiedreq.aio
 from tests.bridges.bench import serving
 from tiedreq.clusterfile import ClusterAddress, ReplicaAddress, write_cluster_file
 
@@ -85,6 +86,30 @@ class TestExamples:
                     await lookup("k9")
 
         asyncio.run(serve())
+
+    def test_in_a_web_application_on_asyncio(self) -> None:
+        pytest.importorskip("starlette")
+        httpx = pytest.importorskip("httpx")
+        from starlette.applications import Starlette
+        from starlette.requests import Request
+        from starlette.responses import JSONResponse
+        from starlette.routing import Route
+
+        async def lookup(request: Request) -> JSONResponse:
+            client = request.app.state.tied
+            return JSONResponse(await client.tied_call("lookup", {"key": request.path_params["key"]}))
+
+        async def requests() -> None:
+            app = Starlette(routes=[Route("/lookup/{key}", lookup)])
+            transport = httpx.ASGITransport(app=app)
+            async with (
+                tiedreq.aio.connect() as app.state.tied,
+                httpx.AsyncClient(transport=transport, base_url="http://app") as browser,
+            ):
+                answers = await asyncio.gather(*(browser.get(f"/lookup/k{number}") for number in range(20)))
+                assert [answer.json()["key"] for answer in answers] == [f"k{number}" for number in range(20)]
+
+        asyncio.run(requests())
 
     def test_flask(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def abort(status: int) -> None:
