@@ -20,11 +20,12 @@ from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import CancelMarkers, MarkerBook, ParkedClaims, Tombstone, Tombstones
 from tiedreq.core.messages import Ended, Message, Report, Started, Submit
 from tiedreq.core.replica_stats import ReplicaStats
-from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState, Identity, Load, MethodInfo
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyState, Identity, Load, MethodInfo
 from tiedreq.core.workqueue import WorkQueue
 
 DRAIN_HINT = 1.0
 """Seconds after which a refused caller may come back to a replica that drained, if nothing else is known."""
+NEVER = float("-inf")
 HINT_MIN, HINT_MAX = 0.01, 5.0
 SWEEP_INTERVAL = 0.25
 """Markers past their age go at whole multiples of this many seconds: they do nothing any more, and may be many."""
@@ -46,6 +47,7 @@ class HeldCopy:
     __slots__ = (
         "announced",
         "arrived_at",
+        "cause",
         "deadline",
         "doubled",
         "granted",
@@ -69,7 +71,7 @@ class HeldCopy:
         self.link = link
         self.state = CopyState.QUEUED
         self.arrived_at = now
-        self.started_at = 0.0
+        self.started_at = NEVER
         self.deadline = deadline
         self.stoppable = stoppable
         self.announced = False
@@ -77,6 +79,7 @@ class HeldCopy:
         self.rivals: tuple[Identity, ...] = ()  # partners of lower rank that said they run, and are still heard of
         self.granted = False
         self.waiting = False
+        self.cause = Cause.NONE
 
     def snapshot(self) -> tuple[object, ...]:
         """What the copy's future depends on, as plain values."""
@@ -146,6 +149,8 @@ class CopyBook:
         self._reported_at: float | None = None
         self._drain_finished = False
         self._out: list[ReplicaCommand] = []
+        self.retired: list[HeldCopy] | None = None
+        """Copies that have ended, if somebody wants to know: who made this a list empties it."""
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 
@@ -193,6 +198,14 @@ class CopyBook:
     def held(self, copy: CopyId) -> HeldCopy | None:
         """A copy that waits, claims or runs here, to look at; None once it has ended."""
         return self._copies.get(copy)
+
+    def copies_of(self, call: CallId) -> list[HeldCopy]:
+        """The copies of a call that wait, claim or run here."""
+        return [held for copy, held in self._copies.items() if copy[:2] == call]
+
+    def executing(self) -> list[HeldCopy]:
+        """The copies whose handlers have not ended, stopped or not."""
+        return list(self._executions.values())
 
     def copy_state(self, copy: CopyId) -> CopyState | None:
         """The state of a copy that is held or remembered here."""
@@ -259,6 +272,7 @@ class CopyBook:
     def _end(self, held: HeldCopy, trigger: CopyTrigger, cause: Cause, now: float, *, retry_after: float = 0.0) -> None:
         """End a copy without an answer, and tell its caller."""
         was_running = held.state == CopyState.RUNNING
+        held.cause = cause
         state = self._retire(held, trigger, remember=cause != Cause.DUPLICATE)
         service_time = 0.0
         if was_running:
@@ -278,6 +292,8 @@ class CopyBook:
             held.waiting = False
             self._queue.remove(held.submit.method, copy)
         del self._copies[copy]
+        if self.retired is not None:
+            self.retired.append(held)
         caller = self._callers.get(held.link)
         if caller is not None:
             caller.copies.pop(copy, None)

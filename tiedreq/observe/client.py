@@ -11,62 +11,44 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
 from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
 from tiedreq.core.policy import Policy
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState
+from tiedreq.core.sent_copy import SentCopy
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
-from tiedreq.observe.ring import Ring
 from tiedreq.observe.snapshot import VERSION, CallView, ClientMethodView, ClientSnapshot, CopyView, process_view
 
 if TYPE_CHECKING:
     from tiedreq.net.client import Client
     from tiedreq.net.opencall import OpenCall
 
-CALLS_DEFAULT = 2048
+CALLS_DEFAULT = 1024
 METHODS_MAX = 256
-CODES_MAX = 1024
-REPLICAS_MAX = 4096
 RECENT_DEFAULT = 64
 OTHERS = "(others)"
 LOST = "lost the race"
 
 
-COPIES_MAX = 8
-"""Copies of one call that are kept: more than this many have been seen by nobody."""
-NO_TIME = float("-inf")
-NOTHING = 255
-_HEAD, _COPY = "QHddBHB", "QbBBHdddddBB"
-_FORMS = tuple(Struct("<" + _HEAD + _COPY * copies) for copies in range(COPIES_MAX + 1))
-"""A call with so many copies. The call: number, row, began, ended, kind of the outcome, code, number of copies. A copy:
-round and rank of its id, kind, round of the call, replica, sent, started, ended, queue wait, service time, state, cause
-(with the highest bit: it won). Times are Trio's."""
-_WON = 128
+class CallRecord(NamedTuple):
+    """A call that has ended, as it is kept. Times are Trio's; ``waited`` and ``worked`` are of the copy that won."""
 
-
-class Names:
-    """Texts as small numbers, at most ``most`` of them; any other is ``OTHERS``."""
-
-    def __init__(self, *first: str, most: int) -> None:
-        self.texts = [OTHERS, *first]
-        self._numbers = {text: number for number, text in enumerate(self.texts)}
-        self._most = most
-
-    def number(self, text: str) -> int:
-        """The number of a text."""
-        number = self._numbers.get(text)
-        if number is None:
-            if len(self.texts) >= self._most:
-                return 0
-            number = self._numbers[text] = len(self.texts)
-            self.texts.append(text)
-        return number
+    number: int
+    row: _Calls
+    began: float
+    ended: float
+    kind: OutcomeKind
+    code: str
+    winner: CopyId | None
+    copies: dict[CopyId, SentCopy]
+    waited: float | None
+    worked: float | None
 
 
 class ClientTracer(Protocol):
@@ -85,12 +67,9 @@ class ClientTracer(Protocol):
 class _Calls:
     """Of one method under one kind of policy."""
 
-    __slots__ = (
-        *("copies", "duplicates", "executions", "latency", "method", "outcomes", "policy", "row", "useful", "wasted"),
-    )
+    __slots__ = ("copies", "duplicates", "executions", "latency", "method", "outcomes", "policy", "useful", "wasted")
 
-    def __init__(self, method: str, policy: str, row: int) -> None:
-        self.row = row
+    def __init__(self, method: str, policy: str) -> None:
         self.method = method
         self.policy = policy
         self.outcomes = [0] * len(OutcomeKind)
@@ -126,15 +105,14 @@ class ClientObserver:
         self.lag = LoopLag(self.digest)  # calls that were cancelled, or out of time, come with no frame
         self.scope = trio.CancelScope()
         self.url: str | None = None
-        self.ring = Ring(_FORMS[-1].size, calls)
+        self.calls: deque[tuple[Any, ...]] = deque(maxlen=calls)
+        """The fields of ``CallRecord``, as plain tuples."""
         self.fresh: list[tuple[OpenCall, Outcome, float]] = []
         """Calls that have just ended, with their outcomes and Trio's time: the client puts them here."""
         self._client = client
         self._began = trio.current_time()
         self._methods: dict[tuple[str, type[Policy]], _Calls] = {}
-        self._rows = [_Calls(OTHERS, OTHERS, 0)]
-        self._codes = Names("", most=CODES_MAX)
-        self._replicas = Names(most=REPLICAS_MAX)
+        self._others = _Calls(OTHERS, OTHERS)
 
     def digest(self) -> None:
         """Count and keep the calls in ``fresh``. Called after each frame: by then a frame's worth of them are there.
@@ -142,62 +120,49 @@ class ClientObserver:
         Several at a time, and soon: what a call has besides is held as long as it is in ``fresh``.
         """
         fresh, self.fresh = self.fresh, []
-        tracer = self._client.tracer
+        methods, keep, tracer = self._methods, self.calls.append, self._client.tracer
         for call, outcome, now in fresh:
-            request = call.core.request
+            core, began, winner = call.core, call.began, outcome.copy
+            request, copies = core.request, core.copies
             key = request.method, type(request.policy)
-            calls = self._methods.get(key) or self._row(*key)
-            self._count(calls, call, outcome, now)
+            calls = methods.get(key) or self._row(*key)
+            waited = worked = None
+            answer = call.answers.get(winner) if winner is not None else None
+            if answer is not None:
+                waited, worked = answer.queue_wait, answer.service_time
+                calls.useful += worked
+            if answer is not None and len(copies) == 1:
+                calls.executions += 1
+            else:
+                self._race(calls, copies.values(), winner, answer is not None, now)
+            record = request.id[1], calls, began, now, outcome.kind, outcome.code, winner, copies, waited, worked
+            keep(record)
+            calls.outcomes[outcome.kind] += 1
+            calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
+            calls.latency.sum += now - began
+            calls.copies += len(copies)
             if tracer is not None:
                 tracer.call_ends(call, outcome, now)
 
-    def _count(self, calls: _Calls, call: OpenCall, outcome: Outcome, now: float) -> None:
-        answers, began, winner = call.answers, call.began, outcome.copy
-        copies = call.core.copies
-        code = self._codes.number(outcome.code) if outcome.code else 1
-        values: list[Any] = [call.core.request.id.number, calls.row, began, now, outcome.kind, code, len(copies)]
+    @staticmethod
+    def _race(calls: _Calls, copies: Iterable[SentCopy], winner: CopyId | None, answered: bool, now: float) -> None:
+        """Count the executions of a call with several copies, or without an answer."""
         executions = 0
-        for identity, copy in copies.items():
-            started, ended, cause = copy.started_at, copy.ended_at, int(copy.cause)
-            answer = answers.get(identity)
-            if identity == winner and answer is not None:
+        for copy in copies:
+            if answered and copy.id == winner:
                 executions += 1
-                calls.useful += answer.service_time
-            elif started is not None:
+            elif copy.started_at is not None:
                 executions += 1
-                calls.wasted += (now if ended is None else ended) - started
-            if identity == winner:
-                cause |= _WON
-            values += (
-                identity.round,
-                identity.rank,
-                copy.kind,
-                min(copy.round, 255),
-                self._replicas.number(copy.replica),
-            )
-            values += (copy.sent_at, NO_TIME if started is None else started, NO_TIME if ended is None else ended)
-            values += (NO_TIME, NO_TIME) if answer is None else (answer.queue_wait, answer.service_time)
-            values += (NOTHING if copy.state is None else copy.state, cause)
-        kept = len(copies)
-        if kept > COPIES_MAX:
-            kept = values[6] = COPIES_MAX
-            del values[7 + 12 * COPIES_MAX :]
-        _FORMS[kept].pack_into(self.ring.block, self.ring.at, *values)
-        self.ring.advance()
-        calls.outcomes[outcome.kind] += 1
-        calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
-        calls.latency.sum += now - began
-        calls.copies += len(copies)
+                calls.wasted += (now if copy.ended_at is None else copy.ended_at) - copy.started_at
         calls.executions += executions
         calls.duplicates += executions > 1
 
     def _row(self, method: str, policy: type[Policy]) -> _Calls:
         """The row of a method under a kind of policy; beyond ``METHODS_MAX`` of them, the row of all others."""
         if len(self._methods) < METHODS_MAX:
-            row = self._methods[method, policy] = _Calls(method, policy.__name__, len(self._rows))
-            self._rows.append(row)
+            row = self._methods[method, policy] = _Calls(method, policy.__name__)
             return row
-        return self._rows[0]
+        return self._others
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 
@@ -209,7 +174,7 @@ class ClientObserver:
         for replica in replicas.values():
             replica["incarnation"] = f"{replica['incarnation']:016x}"
         offset = clock.offset()
-        latest = deque(self.ring.slots(), maxlen=recent) if recent > 0 else ()
+        latest = list(self.calls)[-recent:] if recent > 0 else []
         return ClientSnapshot(
             version=VERSION,
             kind="client",
@@ -218,10 +183,10 @@ class ClientObserver:
             uptime=trio.current_time() - self._began,
             in_flight=in_flight,
             counters=stats,
-            methods=[calls.view() for calls in self._rows if any(calls.outcomes)],
+            methods=[calls.view() for calls in (*self._methods.values(), self._others) if calls.copies],
             replicas=replicas,
             learned=learned,
-            recent=[self._view(record, offset) for record in latest],
+            recent=[self._view(CallRecord(*record), offset) for record in latest],
             loop_lag=self.lag.view(),
             process=process_view(),
         )
@@ -231,52 +196,51 @@ class ClientObserver:
         self.digest()
         if call.client != self._client.nonce:
             return None
-        found = [record for record in self.ring.slots() if _FORMS[0].unpack_from(record)[0] == call.number]
-        return self._view(found[-1], clock.offset()) if found else None
+        for record in reversed(self.calls):
+            if record[0] == call.number:
+                return self._view(CallRecord(*record), clock.offset())
+        return None
 
-    def _view(self, record: memoryview, offset: float) -> CallView:
+    def _view(self, record: CallRecord, offset: float) -> CallView:
         """A record as plain values; ``offset`` as of ``clock.offset``."""
-        number, row, began, ended, kind, code, count = _FORMS[0].unpack_from(record)
-        fields = _FORMS[count].unpack_from(record)[7:]
-        call = CallId(self._client.nonce, number)
-        copies = [self._copy_view(call, began, fields[12 * index : 12 * index + 12]) for index in range(count)]
+        copies = [_copy_view(record, copy) for copy in record.copies.values()]
         return CallView(
-            call_id=str(call),
-            method=self._rows[row].method,
-            policy=self._rows[row].policy,
-            began=began + offset,
-            latency=ended - began,
-            outcome=OutcomeKind(kind).name.lower(),
-            code=self._codes.texts[code],
+            call_id=str(CallId(self._client.nonce, record.number)),
+            method=record.row.method,
+            policy=record.row.policy,
+            began=record.began + offset,
+            latency=record.ended - record.began,
+            outcome=record.kind.name.lower(),
+            code=record.code,
             replica=next((copy["replica"] for copy in copies if copy["winner"]), None),
             copies=copies,
         )
 
-    def _copy_view(self, call: CallId, began: float, fields: tuple[Any, ...]) -> CopyView:
-        serial, rank, kind, round_, replica, sent, started, ended, waited, service, state, cause = fields
-        return CopyView(
-            copy=str(CopyId(*call, serial, rank)),
-            replica=self._replicas.texts[replica],
-            kind=CopyKind(kind).label,
-            rank=None if rank == UNTIED else rank,
-            round=round_,
-            sent=sent - began,
-            started=_known(started, began),
-            ended=_known(ended, began),
-            end=_end(ended, state, Cause(cause & ~_WON)),
-            winner=bool(cause & _WON),
-            queue_wait=_known(waited),
-            service_time=_known(service),
-        )
+
+def _copy_view(record: CallRecord, copy: SentCopy) -> CopyView:
+    def since(at: float | None) -> float | None:
+        return None if at is None else at - record.began
+
+    won = copy.id == record.winner
+    return CopyView(
+        copy=str(copy.id),
+        replica=copy.replica,
+        kind=copy.kind.label,
+        rank=None if copy.id.rank == UNTIED else copy.id.rank,
+        round=copy.round,
+        sent=copy.sent_at - record.began,
+        started=since(copy.started_at),
+        ended=since(copy.ended_at),
+        end=_end(copy),
+        winner=won,
+        queue_wait=record.waited if won else None,
+        service_time=record.worked if won else None,
+    )
 
 
-def _known(time: float, since: float = 0.0) -> float | None:
-    return None if time == NO_TIME else time - since
-
-
-def _end(ended: float, state: int, cause: Cause) -> str:
+def _end(copy: SentCopy) -> str:
     """As ``Attempt.end``; a copy of a call that has ended and of which nothing is heard has lost."""
-    if ended == NO_TIME:
+    if copy.ended_at is None:
         return LOST
-    words = "lost" if state == NOTHING else CopyState(state).label
-    return words if cause == Cause.NONE else f"{words}: {cause.label}"
+    words = "lost" if copy.state is None else copy.state.label
+    return words if copy.cause == Cause.NONE else f"{words}: {copy.cause.label}"

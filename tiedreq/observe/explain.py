@@ -20,7 +20,7 @@ CLIENT = "client"
 BAR_COLUMNS = 60
 SHIFT_MIN = 1e-6
 """Seconds: less than that is no more than how numbers are rounded."""
-ENDS = ("ended", "done", "failed", "caller lost")
+ENDS = ("ended", "done", "failed")
 
 
 class Moment(NamedTuple):
@@ -98,9 +98,8 @@ def timeline(call_id: str, client: CallView | None, stories: Iterable[ReplicaSto
         for event in story["events"]:
             at = event["at"] - began + shift
             found.moments.append(Moment(at, story["name"], event["copy"], _words(event)))
-            if not event["what"].startswith("heard "):
-                bar = bars.setdefault(event["copy"], Bar(event["copy"], story["name"]))
-                _mark(bar, event, at)
+            bar = bars.setdefault(event["copy"], Bar(event["copy"], story["name"]))
+            _mark(bar, event, at)
     found.moments.sort(key=lambda moment: moment.at)
     found.bars = sorted(bars.values(), key=lambda bar: _first(bar.sent, bar.arrived, bar.started, bar.ended))
     return found
@@ -141,8 +140,6 @@ def _words(event: StoryEvent) -> str:
     if what in ("done", "failed") and event["service_time"] is not None and event["queue_wait"] is not None:
         waited, worked = 1000 * event["queue_wait"], 1000 * event["service_time"]
         return f"{what} after {waited:.2f} ms in the queue and {worked:.2f} ms of work"
-    if what.startswith("heard "):
-        return f"hears of its partner's copy: {what.removeprefix('heard ')}"
     return f"{what}: {detail}" if detail else what
 
 
@@ -151,7 +148,7 @@ def _mark(bar: Bar, event: StoryEvent, at: float) -> None:
     match event["what"]:
         case "arrived":
             bar.arrived = at
-            bar.kind = bar.kind or event["detail"].partition(",")[0]
+            bar.kind = bar.kind or event["detail"]
         case "started":
             bar.started = at
         case what if what in ENDS:
@@ -165,7 +162,7 @@ def _shift(copies: Sequence[CopyView], events: Sequence[StoryEvent], began: floa
     sent = {copy["copy"]: copy for copy in copies}
     for event in events:
         copy = sent.get(event["copy"])
-        if copy is None or event["what"].startswith("heard "):
+        if copy is None:
             continue
         at = event["at"] - began
         low = max(low, copy["sent"] - at)

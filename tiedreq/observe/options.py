@@ -20,7 +20,7 @@ RECORDS_MAX = 10_000_000
 class Observe:
     """Options of observation. ``serve(observe=None)`` and ``connect(observe=None)`` observe nothing.
 
-    ``records``: how many records a replica keeps for ``tiedreq explain``, two or three for each copy. ``calls``: how
+    ``records``: how many copies a replica keeps for ``tiedreq explain``. ``calls``: how
     many calls a client keeps. Both are rings: the newest push out the oldest. ``listen`` (``HOST:PORT``, port 0: any
     free one): show health, metrics and the snapshot over HTTP there, which takes the extra ``metrics``. ``announce``: a
     client that shows itself leaves a file in this directory, where ``tiedreq explain`` finds it. ``tracing``: make
@@ -29,7 +29,7 @@ class Observe:
     """
 
     records: int = 16_384
-    calls: int = 2_048
+    calls: int = 1_024
     listen: str | None = None
     announce: Path | None = None
     tracing: TracerProvider | bool = False

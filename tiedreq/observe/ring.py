@@ -1,8 +1,4 @@
-"""A ring of records in one block of memory.
-
-Records are packed numbers, not objects: keeping objects would cost more than making them, since each new one would
-push out an old one that no cache holds any more (measured: 5 to 8 % of a call's processor time, against 1 to 2).
-"""
+"""A ring of records in one block of memory: packed numbers, so that it takes what it takes and keeps nothing alive."""
 
 from __future__ import annotations
 
@@ -14,7 +10,8 @@ from typing import Any
 class Ring:
     """``length`` slots of ``size`` bytes; the newest record takes the place of the oldest.
 
-    Whoever writes packs into ``block`` at ``at`` and then calls ``advance``.
+    Whoever writes packs into ``block`` at ``at`` and moves ``at`` on by ``size``, and at the end of ``block`` to 0: then
+    it is ``full``. (There is no method for it, for that would take longer than the packing.)
     """
 
     __slots__ = ("at", "block", "full", "size")
@@ -28,20 +25,6 @@ class Ring:
     def __len__(self) -> int:
         """How many records there are."""
         return (len(self.block) if self.full else self.at) // self.size
-
-    def advance(self) -> None:
-        """The slot at ``at`` holds a record."""
-        self.at += self.size
-        if self.at == len(self.block):
-            self.at = 0
-            self.full = True
-
-    def slots(self) -> Iterator[memoryview]:
-        """The records, oldest first, as they are now."""
-        content = bytes(self.block[self.at :] + self.block[: self.at] if self.full else self.block[: self.at])
-        view = memoryview(content)
-        for start in range(0, len(content), self.size):
-            yield view[start : start + self.size]
 
     def unpacked(self, form: Struct) -> Iterator[tuple[Any, ...]]:
         """The records, oldest first; each is a ``form`` and nothing else."""

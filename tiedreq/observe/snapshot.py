@@ -47,8 +47,8 @@ class LinkView(TypedDict):
 class ReplicaMethodView(TypedDict):
     """Executions of one method: ``started``, those of them ``running``, and how the others ended.
 
-    ``wasted``: their result was not used (yielded, cancelled, expired). ``service`` and ``queue_wait`` are of the
-    executions that answered or failed; ``busy_seconds`` of all that have ended.
+    ``wasted``: stopped before their end, or without anybody who takes the result (yielded, cancelled, expired), counted
+    up to then. ``service`` and ``queue_wait`` are of those that answered or failed; ``busy_seconds`` of all.
     """
 
     started: int

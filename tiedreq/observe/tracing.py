@@ -24,8 +24,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 
 import tiedreq
 from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
+from tiedreq.core.copybook import HeldCopy
 from tiedreq.core.events import Answer, Fault
-from tiedreq.core.messages import Ended, Submit
+from tiedreq.core.messages import Submit
 from tiedreq.core.types import UNTIED, CopyId
 from tiedreq.net.opencall import end_in_words
 from tiedreq.net.quiet import QuietLog
@@ -180,10 +181,10 @@ class OtelReplicaTracer:
         variables.run(otel_context.attach, trace.set_span_in_context(span, context))
 
     @_harmless
-    def copy_ends(self, message: Ended) -> None:
+    def copy_ends(self, held: HeldCopy) -> None:
         """See ``ReplicaTracer``."""
-        if message.copy in self._spans:
-            self._ends[message.copy] = f"{message.state.label}: {message.cause.label}"
+        if held.id in self._spans:
+            self._ends[held.id] = f"{held.state.label}: {held.cause.label}"
 
     @_harmless
     def execution_ends(self, copy: CopyId, outcome: Answer | Fault | None) -> None:
