@@ -10,8 +10,8 @@ from typing import Any
 class Ring:
     """``length`` slots of ``size`` bytes; the newest record takes the place of the oldest.
 
-    Whoever writes packs into ``block`` at ``at`` and moves ``at`` on by ``size``, and at the end of ``block`` to 0: then
-    it is ``full``. (There is no method for it, for that would take longer than the packing.)
+    Whoever writes packs into ``block`` at ``at`` and moves ``at`` on by ``size``, and at the end of ``block`` to 0:
+    then it is ``full``. (There is no method for it, for that would take longer than the packing.)
     """
 
     __slots__ = ("at", "block", "full", "size")
