@@ -64,6 +64,8 @@ async def play(acts: list[Act], calls: list[tuple[str, str, float]], backups: in
         assert all(host["outstanding"] == 0 for host in stats["hosts"].values())
         copies += stats["copies_sent"]
     assert len(backend.requests) <= copies
+    lanes = [lane for service in transport._async_services._known.values() for lane in service.lanes]
+    assert all(lane.view.load(1e9) == 0 for lane in lanes), "no copy is taken to be under way"
     posts = sum(1 for method, _, _ in calls if method == "POST")
     unsent = sum(1 for act in acts if act.error is not None and isinstance(act.error(), httpx.ConnectError))
     if not unsent:

@@ -95,6 +95,14 @@ def test_a_post_is_tried_elsewhere_only_if_it_certainly_was_not_sent() -> None:
     assert backend.hosts.count("a") < 5, "a host that refuses connections is passed over for a while"
 
 
+def test_a_host_that_fails_now_and_then_is_not_passed_over() -> None:
+    now_and_then = [Act(0.001, status=503), Act(0.001, status=503), Act(0.001)]
+    backend = Backend(hosts={"a": now_and_then * 100, "b": [Act(0.001)]})
+    policy = Hedged(BACKUP)
+    run(backend, 60, options={"policy": policy, "throttle": ThrottleOptions(1000, 0.1), "rng": random.Random(1)})
+    assert backend.hosts.count("a") > 20
+
+
 def test_a_pool_that_is_full_says_nothing_of_the_host() -> None:
     full = Act(error=lambda: httpx.PoolTimeout("full"))
     backend = Backend(hosts={"a": [full, Act()], "b": [Act()]})

@@ -64,6 +64,12 @@ def test_headers_alone_do_not_win(run) -> None:
     assert response.content == b"content" and took == pytest.approx(DELAY + 0.01)
 
 
+def test_an_empty_chunk_does_not_win(run) -> None:
+    backend = Backend(Act(0.0, chunks=(b"", b"late"), gap=SLOW), Act(0.01, chunks=(b"", b"content")))
+    response, took, _ = fetch(run, backend)
+    assert response.content == b"content" and took == pytest.approx(DELAY + 0.01)
+
+
 def test_an_empty_body_wins(run) -> None:
     backend = Backend(Act(0.01, status=204, chunks=()))
     response, took, _ = fetch(run, backend, method="HEAD")

@@ -41,6 +41,17 @@ def test_the_rule_takes_over() -> None:
     assert isinstance(delay, float) and 0.0080 < delay < 0.0095
 
 
+def test_what_was_learned_first_is_learned_anew_however_fast_calls_come() -> None:
+    lesson = StartingLesson(LearningOptions(budget=0.1), 0.0)
+    rng, delays = Random(1), []
+    for scale, count in ((1.0, 400), (4.0, 1200)):
+        for _ in range(count):
+            lesson.finished(scale * STRAGGLERS.sample(rng), 0.0, used=True)
+            lesson.delay(0.0)
+        delays.append(lesson.delay(0.0))
+    assert delays[1] > 2 * delays[0]
+
+
 def test_an_atom_is_waited_for() -> None:
     lesson = StartingLesson(LearningOptions(budget=0.1), 0.0)
     now = taught(lesson, parse_law("bimodal(10ms,300ms,0.02)"), 1500)

@@ -198,8 +198,6 @@ class Carrier:
         for answer in race.leftovers(chosen):
             answer.cancel()
         running = [task for task in self._tasks if not task.done()]
-        for task in running:
-            task.cancel()
         if running:
             await asyncio.wait(running)
 
