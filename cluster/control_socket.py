@@ -13,6 +13,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -119,17 +120,22 @@ async def answer(operator: Operator, request: Mapping[str, Any]) -> dict[str, An
     return {"ok": True, "said": said, "status": operator.status()}
 
 
-async def ask(directory: Path, address: ControlAddress, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the launcher and wait for its answer, as long as that takes. Raises ``OSError``."""
+async def ask(
+    directory: Path, address: ControlAddress, request: Mapping[str, Any], seconds: float = math.inf
+) -> dict[str, Any]:
+    """Ask the launcher and wait for its answer. Raises ``OSError``, ``TimeoutError`` when none comes in time."""
     with SocketPlace(directory) as place:
         if place.path is None:
             raise OSError("the path of the state directory is too long for a socket")
         async with await trio.open_unix_socket(place.path) as stream:
+            began = trio.current_time()
             try:
                 await stream.send_all(encode({**request, "token": address.token}))
-                line = await _read_line(stream, ANSWER_BYTES_MAX, float("inf"))
+                line = await _read_line(stream, ANSWER_BYTES_MAX, seconds)
             except trio.BrokenResourceError:
                 line = None
+    if line is None and trio.current_time() >= began + seconds:
+        raise TimeoutError(f"nothing was heard for {seconds:g} s")
     if line is None:
         raise OSError("the launcher closed the connection without an answer")
     found: dict[str, Any] = json.loads(line)

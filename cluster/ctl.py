@@ -7,6 +7,7 @@ Talks to the launcher through the socket in its state directory (``cluster.contr
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,9 @@ from cluster.control_socket import ask
 from tiedreq.clusterfile import DEFAULT_PATH, ENVIRONMENT
 
 INTERRUPTED = 130
+ANSWER_SECONDS = 20.0
+LONG = ("restart", "drain")
+"""Verbs that take as long as calls do that run."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 replica_argument = click.argument("replica")
@@ -62,7 +66,8 @@ def _default_directory() -> Path:
 def _ask(directory: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """The launcher's answer. Raises ``Failed``."""
     try:
-        answer = trio.run(ask, directory, read_control_file(directory), request)
+        seconds = math.inf if request["do"] in LONG else ANSWER_SECONDS
+        answer = trio.run(ask, directory, read_control_file(directory), request, seconds)
     except NoControl as error:
         raise Failed(str(error), 1) from None
     except (OSError, ValueError) as error:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -31,8 +35,8 @@ STATUS_BY_CODE = {1: 409, 2: 422}
 """HTTP statuses by the exit code that ``cluster.ctl`` would have."""
 
 
-def make_app(feed: Feed, operator: Operator, rules: Rules) -> App:
-    """The whole application."""
+def make_app(feed: Feed, operator: Operator, rules: Rules, nursery: trio.Nursery) -> App:
+    """The whole application. Requests are carried out in ``nursery``, even when whoever asked has gone."""
 
     async def live(request: Request) -> Response:
         since = request.query_params.get("since", "0")
@@ -48,7 +52,7 @@ def make_app(feed: Feed, operator: Operator, rules: Rules) -> App:
             found = None
         if not isinstance(found, dict):
             return JSONResponse({"ok": False, "error": "the request is not a JSON object"}, 400)
-        told = await answer(operator, found)
+        told = await _apart(nursery, partial(answer, operator, found))
         feed.refresh()
         return JSONResponse(told, 200 if told["ok"] else STATUS_BY_CODE.get(told["code"], 500))
 
@@ -62,6 +66,22 @@ def make_app(feed: Feed, operator: Operator, rules: Rules) -> App:
         *(_file(path) for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES),
     ]
     return Guard(Starlette(routes=routes), rules)
+
+
+async def _apart(nursery: trio.Nursery, work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Do it in a task of its own, which goes on when this one is cancelled."""
+    results: list[dict[str, Any]] = []
+    done = trio.Event()
+
+    async def run() -> None:
+        try:
+            results.append(await work())
+        finally:
+            done.set()
+
+    nursery.start_soon(run)
+    await done.wait()
+    return results[0]
 
 
 def _file(path: Path) -> Route:

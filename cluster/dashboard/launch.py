@@ -63,7 +63,7 @@ class Dashboard:
         feed = make_feed()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed.run)
-            nursery.start_soon(serve_dashboard, make_app(feed, feed.operator, rules), self._listeners)
+            nursery.start_soon(serve_dashboard, make_app(feed, feed.operator, rules, nursery), self._listeners)
 
 
 async def open_dashboard(config: UpConfig) -> Dashboard | None:

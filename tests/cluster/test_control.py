@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -198,6 +199,14 @@ async def test_ask_and_answer(folder: Path) -> None:
         found = await ask(folder, address, {"do": "drain", "replica": "r0"})
         assert (found["ok"], found["code"], found["error"]) == (False, 1, "r0 is starting, not up")
     assert not (folder / "control.sock").exists()
+
+
+async def test_a_launcher_that_is_frozen_is_not_waited_for(tmp_path: Path) -> None:
+    with SocketPlace(tmp_path) as place, socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(place.path))
+        silent.listen()
+        with pytest.raises(TimeoutError, match=r"nothing was heard for 0\.05 s"):
+            await ask(tmp_path, ControlAddress(1, TOKEN), {"do": "status"}, 0.05)
 
 
 async def test_without_the_token_nothing_is_done(tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ async def served(folder: Path) -> AsyncIterator[Served]:
     config = UpConfig(replicas=2, mesh_latency=LatencySpec())
     cluster = Cluster(config, StateDirectory(folder), Output(), LocalEngine(), lambda name: {})
     operator = Operator(cluster, DemoState(config, folder), None)
-    app = make_app(Feed(cluster, operator, None, title="a test", slots=8), operator, Rules(TOKEN, "127.0.0.1"))
+    feed, rules = Feed(cluster, operator, None, title="a test", slots=8), Rules(TOKEN, "127.0.0.1")
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     async with trio.open_nursery() as nursery:
-        await nursery.start(limits.serve_dashboard, app, listeners)
+        await nursery.start(limits.serve_dashboard, make_app(feed, operator, rules, nursery), listeners)
         yield Served(port, cluster)
         nursery.cancel_scope.cancel()
 
