@@ -277,7 +277,11 @@ def _number(value: Any) -> float | None:
 
 def _bounded(rows: Iterable[tuple[Any, Any]], weight: Callable[[Any], int]) -> list[tuple[Any, list[Any]]]:
     """Rows as groups of one, those with the least weight beyond ``METHODS_MAX`` together as ``OTHERS``."""
-    ranked = sorted(rows, key=lambda row: weight(row[1]), reverse=True)
-    groups = [(key, [view]) for key, view in ranked[:METHODS_MAX]]
-    rest = [view for _, view in ranked[METHODS_MAX:]]
-    return [*groups, (OTHERS, rest)] if rest else groups
+    own: list[tuple[Any, list[Any]]] = []
+    rest: list[Any] = []
+    for key, view in sorted(rows, key=lambda row: weight(row[1]), reverse=True):
+        if len(own) < METHODS_MAX and OTHERS not in (key, key[0]):
+            own.append((key, [view]))
+        else:
+            rest.append(view)
+    return [*own, (OTHERS, rest)] if rest else own
