@@ -24,7 +24,7 @@ import trio
 
 from cluster.config import UpConfig
 from cluster.control import Operator
-from cluster.control_file import ControlAddress, write_control_file
+from cluster.control_file import CONTROL_FILE, ControlAddress, write_control_file
 from cluster.control_socket import serve_control
 from cluster.dashboard.feed import Feed
 from cluster.dashboard.launch import Dashboard, DashboardUnavailable, open_dashboard
@@ -194,7 +194,11 @@ async def _open_control(
 ) -> str:
     """Let ``cluster.ctl`` in; the control token."""
     token = secrets.token_urlsafe(32)
-    write_control_file(state.path, ControlAddress(os.getpid(), token, dashboard))
+    try:
+        write_control_file(state.path, ControlAddress(os.getpid(), token, dashboard))
+    except OSError as error:
+        output.note(f"there is no control: {state.path / CONTROL_FILE} can't be written: {error.strerror}")
+        return token
     if not await nursery.start(serve_control, state.path, token, operator):
         output.note("there is no control socket: the path of the state directory is too long, or it can't be made")
     return token
@@ -240,6 +244,8 @@ def _start_failure(cluster: Cluster, output: Output) -> int:
     if "\n" in fatal.story:
         output.raw(fatal.story)
         output.note(f"{keeper.name} could not start")
+    elif fatal.kind == "state":
+        output.note(fatal.story)
     else:
         output.note(f"{keeper.name}: {fatal.story}")
     return EXIT_BY_FATAL.get(fatal.kind, 1)
