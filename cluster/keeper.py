@@ -30,7 +30,7 @@ GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Why a replica could not start: ``kind`` as in ``cluster.replica``, or ``died``."""
+    """Why a replica could not start: ``kind`` as in ``cluster.replica``, or ``died``, or ``state`` for the launcher."""
 
     kind: str
     story: str

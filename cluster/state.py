@@ -66,10 +66,13 @@ def hold(path: Path) -> Iterator[StateDirectory]:
             raise StateInUse(
                 f"state directory {path}: a cluster is up in it ({who}); stop that one or name another by --state-dir"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         state = StateDirectory(path)
-        state.clear()
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            state.clear()
+        except OSError as error:
+            raise StateInUse(f"state directory {path}: can't be written: {error.strerror}") from None
         try:
             yield state
         finally:

@@ -1,8 +1,8 @@
 """The cluster as a whole: all replicas up, peers told, cluster file written, deaths reported, everything ended.
 
-Invariants: the cluster file is written before the ready event, and again before a restart is reported; whatever way
-``running`` is left, no replica's process is left. Not for a single replica's lives (``cluster.keeper``), and not for
-traffic (``cluster.drive``).
+Invariants: the cluster file is written before the ready event, and again before a restart is reported, or as soon as
+there is room on the disk; whatever way ``running`` is left, no replica's process is left. Not for a single replica's
+lives (``cluster.keeper``), and not for traffic (``cluster.drive``).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Cluster:
         self._meshed = trio.Event()
         self._news = trio.Event()
         self._is_ready = False
+        self._unwritten = False
         self._lost_at: dict[str, float] = {}
         self.keepers = tuple(Keeper(self._spec(index, name), engine, self) for index, name in enumerate(config.names))
 
@@ -107,7 +108,10 @@ class Cluster:
                 nursery.cancel_scope.cancel()
 
     async def ready(self) -> bool:
-        """Wait until every replica is up and linked to the others; False with ``start_failure`` when one can't be."""
+        """Wait until every replica is up and linked to the others; False with ``start_failure`` when one can't be.
+
+        Nor is it ready when the cluster file can't be written.
+        """
         await self._started.wait()
         if self.start_failure is not None:
             return False
@@ -119,8 +123,13 @@ class Cluster:
                 await self._meshed.wait()
         if patience.cancelled_caught:
             self._output.note(f"not all replicas are linked to each other after {format_duration(MESH_SECONDS)}")
+        try:
+            self._write_files()
+        except OSError as error:
+            story = f"{self._state.cluster_file} can't be written: {error.strerror}"
+            self.start_failure = self.keepers[0], Fatal("state", story)
+            return False
         self._is_ready = True
-        self._write()
         return True
 
     async def drain(self) -> None:
@@ -230,6 +239,8 @@ class Cluster:
         """See ``Owner``."""
         if not self._meshed.is_set() and all(self._is_linked(other.status) for other in self.keepers):
             self._meshed.set()
+        if self._unwritten:
+            self._write()
         self._news.set()
         self._news = trio.Event()
 
@@ -259,6 +270,20 @@ class Cluster:
         )
 
     def _write(self) -> None:
+        """Write the files, or say once why they can't be; ``reported`` tries again."""
+        try:
+            self._write_files()
+        except OSError as error:
+            if not self._unwritten:
+                self._output.note(
+                    f"{self._state.cluster_file} can't be written for now: {error.strerror}; "
+                    "calls go on, and it is tried again until it can be"
+                )
+            self._unwritten = True
+        else:
+            self._unwritten = False
+
+    def _write_files(self) -> None:
         self._state.write(self.address())
         shown = {keeper.name: keeper.observe_url for keeper in self.keepers}
         write_targets(self._state.targets, {name: url for name, url in shown.items() if url is not None})

@@ -1,0 +1,120 @@
+"""Faults that end processes, or that meet them where they start: killed, restarted, drained, no disk, odd clocks."""
+
+from __future__ import annotations
+
+import resource
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+from tests.breaking import _app
+from tests.breaking._cluster import Start
+from tests.cluster._launcher import Up
+
+pytestmark = pytest.mark.system
+
+
+async def test_a_replica_is_killed(start: Start, rate: float) -> None:
+    cluster = start()
+    async with cluster.under_load(rate) as load:
+        pid = await cluster.kill("r1")
+        await cluster.until_up("r1", but=pid)
+        back = trio.current_time()
+        with trio.fail_after(20):
+            while "r1" not in load.answered_since(back):  # noqa: ASYNC110 - there is no event for it
+                await trio.sleep(0.05)
+    verdict = cluster.verdict(load)
+    assert verdict.errors == {}
+
+
+async def test_a_rolling_restart_loses_no_call(start: Start, rate: float) -> None:
+    """B43: all four, one after the other, and not one call fails. At full size 500 calls a second are driven."""
+    cluster = start()
+    before = {name: seen["pid"] for name, seen in (await cluster.replicas()).items()}
+    async with cluster.under_load(rate) as load:
+        await cluster.do("restart")
+        await trio.sleep(0.3)
+    after = {name: seen["pid"] for name, seen in (await cluster.replicas()).items()}
+    assert not set(before.values()) & set(after.values())
+    verdict = cluster.verdict(load)
+    assert verdict.errors == {}
+    assert verdict.completed_twice <= verdict.doubled <= 0.2 * verdict.calls
+
+
+async def test_both_replicas_of_a_pair_drain_at_once(start: Start, rate: float) -> None:
+    """B43: what the one lets go may be on its way to the other, which lets go too. Two others are left."""
+    cluster = start()
+    async with cluster.under_load(rate) as load:
+        async with trio.open_nursery() as nursery:
+            for name in ("r0", "r1"):
+                nursery.start_soon(partial(cluster.do, "drain", replica=name))
+        states = {name: seen["state"] for name, seen in (await cluster.replicas()).items()}
+        assert states == {"r0": "drained", "r1": "drained", "r2": "up", "r3": "up"}
+        for name in ("r0", "r1"):
+            await cluster.do("restart", replica=name)
+    assert cluster.verdict(load).errors == {}
+
+
+async def test_no_disk_is_left_in_the_state_directory(start: Start, rate: float) -> None:
+    """The launcher can't write a byte when a replica dies: calls go on, and the file follows when there is room."""
+    cluster = start(replicas=3)
+    launcher = psutil.Process(cluster.launcher.pid)
+    before = launcher.rlimit(psutil.RLIMIT_FSIZE)
+    async with cluster.under_load(rate / 2) as load:
+        launcher.rlimit(psutil.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        old = await cluster.kill("r0")
+        await cluster.until_up("r0", but=old)
+        assert cluster.launcher.replica_pids()["r0"] == old, "the old file is whole"
+        launcher.rlimit(psutil.RLIMIT_FSIZE, before)
+        with trio.fail_after(20):
+            while cluster.launcher.replica_pids()["r0"] == old:  # noqa: ASYNC110 - there is no event for it
+                await trio.sleep(0.05)
+        assert cluster.launcher.replica_pids()["r0"] == await cluster.pid("r0")
+    assert cluster.verdict(load).errors == {}
+    assert not list(cluster.launcher.state.glob(".cluster-*")), "no piece of a file is left"
+    assert cluster.launcher.stderr.count("can't be written") == 1
+
+
+@pytest.mark.parametrize(("room", "code"), [(0, 2), (20, 1)], ids=["for nothing", "for the lock alone"])
+def test_no_disk_is_left_at_the_start(tmp_path: Path, room: int, code: int) -> None:
+    """One line says so, and nothing is left."""
+    _app.write(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        launcher = Up(tmp_path, "--replicas", "2", "--app", "app:service", "--no-dashboard")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        assert launcher.wait() == code, launcher.stderr
+        assert launcher.out == []
+        assert len(launcher.error) == 1 and "can't be written: File too large" in launcher.stderr
+    finally:
+        launcher.end()
+
+
+CLOCKS = """
+
+import time
+
+_real, _steps = time.time, [0]
+
+
+def stepping():
+    _steps[0] += 1
+    return _real() + (-3600, 3600, 0)[(_steps[0] // 50 + os.getpid()) % 3]
+
+
+time.time = stepping
+"""
+
+
+async def test_wall_clocks_that_step(start: Start, rate: float) -> None:
+    """B27: each replica's wall clock jumps by hours, there and back, in the middle of calls."""
+    cluster = start(replicas=3, more=CLOCKS)
+    async with cluster.under_load(rate) as load:
+        await trio.sleep(2)
+    assert cluster.verdict(load).errors == {}
