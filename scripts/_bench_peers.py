@@ -6,7 +6,6 @@ Each server says where it listens and lives until its pipe closes. Each client t
 from __future__ import annotations
 
 import asyncio
-import math
 import multiprocessing
 import os
 import threading
@@ -30,6 +29,7 @@ from tiedreq.net.collecting import spare_the_loop
 SERVERS = 2
 WARMUP_SHARE = 0.2
 """How much of a turn passes before latencies and the rate are taken."""
+CALLS_MIN = 10
 RECEIVE_BYTES = 65_536
 TIMEOUT = 30.0
 READY_SECONDS = 30.0
@@ -62,8 +62,7 @@ class Meter:
         self._began = self._clock()
         self.until = self._began + seconds
         self._from = self._began + WARMUP_SHARE * seconds
-        self._latencies: list[float] = []
-        self._calls = 0
+        self._ends: list[tuple[float, float]] = []
 
     def now(self) -> float:
         """Seconds on the turn's clock."""
@@ -72,18 +71,19 @@ class Meter:
     def done(self, began: float) -> bool:
         """A call that began then is done; False when the turn is over."""
         now = self._clock()
-        self._calls += 1
-        if began >= self._from and now <= self.until:
-            self._latencies.append(now - began)
+        self._ends.append((began, now - began))
         return now < self.until
 
     def result(self) -> TurnResult:
         """What was counted."""
-        ordered = sorted(self._latencies)
-        if not ordered:
-            return TurnResult(self._calls, 0.0, math.nan, math.nan)
-        rate = len(ordered) / (self.until - self._from)
-        return TurnResult(self._calls, rate, ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100])
+        calls, start = self._ends, self._from
+        within = [(began, took) for began, took in calls if began >= start and began + took <= self.until]
+        if len(within) < CALLS_MIN:  # a turn too short for the load: count all of it, to its very end
+            within, start = calls, self._began
+        span = max(self.until, *(began + took for began, took in within)) - start if within is calls else 0.0
+        ordered = sorted(took for _, took in within)
+        rate = len(ordered) / (span or self.until - start)
+        return TurnResult(len(calls), rate, ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100])
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------

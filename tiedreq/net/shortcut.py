@@ -22,7 +22,7 @@ import trio
 
 from tiedreq.net.bell import Bell
 
-RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES = 128 * 1024 - 64
 """How much is read at once (more than 128 KiB would be mapped and unmapped for each read)."""
 FRAMES_IN_A_ROW = 16
 """So many frames are written without letting other tasks run."""
@@ -39,7 +39,7 @@ _XOR = [bytes(byte ^ key for byte in range(256)) for key in range(256)]
 Inner = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
-def masked(data: bytes | bytearray, key: bytes) -> bytes | bytearray:
+def masked(data: bytes | memoryview, key: bytes) -> bytes | bytearray:
     """``data`` with ``key`` (four bytes) laid over it; doing it twice undoes it."""
     size = len(data)
     if size < _INT_BYTES_MAX:
@@ -258,7 +258,7 @@ class ShortcutStream(trio.abc.Stream):
                 self._for_library += data[start:end]
                 self._library.ring()
             elif masked_bit:
-                frames.append(bytes(masked(data[payload_at:end], data[at:payload_at])))
+                frames.append(bytes(masked(memoryview(data)[payload_at:end], data[at:payload_at])))
             else:
                 frames.append(data[payload_at:end])
             start = end

@@ -18,7 +18,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
-from time import thread_time
+from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 import trio
@@ -80,6 +80,7 @@ class Workers(Generic[JobT]):
         self._starting: deque[JobT] = deque()
         self._idle: list[_Worker[JobT]] = []
         self._computing: dict[str, float] = {}
+        self._last: dict[str, float] = {}
 
     def start(self, job: JobT) -> None:
         """Let a job begin soon. Synchronous; from ``settled`` only."""
@@ -130,14 +131,14 @@ class Workers(Generic[JobT]):
         if begun is None:
             return False
         context, coroutine = begun
-        began = thread_time()
+        began = perf_counter()
         try:
             trap = context.run(coroutine.send, None)
         except StopIteration as stop:
-            self._computed(job.name, thread_time() - began)
+            self._computed(job.name, perf_counter() - began)
             result = stop.value
         else:
-            self._computed(job.name, thread_time() - began)
+            self._computed(job.name, perf_counter() - began)
             self._let_another_lead(worker)
             assert worker.task is not None
             worker.task.name = job.name
@@ -150,8 +151,10 @@ class Workers(Generic[JobT]):
         return True
 
     def _computed(self, name: str, seconds: float) -> None:
-        known = self._computing.get(name)
-        self._computing[name] = seconds if known is None else known + SHARE * (seconds - known)
+        """Of two measurements in a row the lesser counts: one alone may be that other processes had their turn."""
+        last, self._last[name] = self._last.get(name, seconds), seconds
+        known = self._computing.get(name, last)
+        self._computing[name] = known + SHARE * (min(seconds, last) - known)
 
     def _let_another_lead(self, worker: _Worker[JobT]) -> None:
         if not worker.leads:

@@ -49,7 +49,7 @@ class Assembler:
         """Bytes kept for all of them."""
         return self._total
 
-    def add(self, chunk: Chunk) -> bytes | None:
+    def add(self, chunk: Chunk) -> bytes | bytearray | None:
         """The encoded message when this chunk completes one, for ``codec.decode_message``.
 
         Raises ``RemoteViolation`` when a limit is exceeded; the link is then to be closed.
@@ -72,7 +72,7 @@ class Assembler:
         if not chunk.last:
             return None
         self._forget(chunk.stream)
-        return bytes(kept)
+        return kept
 
     def discard(self, stream: int) -> None:
         """Drop what arrived of a message, and what is still to arrive. Unknown streams don't matter."""

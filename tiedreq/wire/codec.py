@@ -106,7 +106,7 @@ def decode_frame(frame: bytes, limits: WireLimits) -> list[Message | UnknownMess
     return messages
 
 
-def decode_message(encoded: bytes, limits: WireLimits) -> Message | UnknownMessage:
+def decode_message(encoded: bytes | bytearray, limits: WireLimits) -> Message | UnknownMessage:
     """One message that arrived in chunks. Of the link's own messages only Welcome may."""
     if len(encoded) > limits.message_bytes_max:
         raise RemoteViolation(f"message of {len(encoded)} bytes; the limit is {limits.message_bytes_max}")
@@ -118,7 +118,7 @@ def decode_message(encoded: bytes, limits: WireLimits) -> Message | UnknownMessa
     return message
 
 
-def _unpack(data: bytes, what: str, *, array_max: int = _ARRAY_MAX) -> Any:
+def _unpack(data: bytes | bytearray, what: str, *, array_max: int = _ARRAY_MAX) -> Any:
     """msgpack to Python with arrays as tuples; no maps (messages have none), no extensions, short arrays only."""
     try:
         return unpackb(

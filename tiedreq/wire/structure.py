@@ -31,14 +31,14 @@ _LENGTH_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _ITEMS_BYTES = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
-def _number(data: bytes, start: int, length: int, what: str) -> int:
+def _number(data: bytes | bytearray, start: int, length: int, what: str) -> int:
     end = start + length
     if end > len(data):
         raise RemoteViolation(f"{what} is cut short")
     return int.from_bytes(data[start:end], "big")
 
 
-def check_structure(data: bytes, *, depth_max: int, items_max: int, what: str) -> None:
+def check_structure(data: bytes | bytearray, *, depth_max: int, items_max: int, what: str) -> None:
     """Raise ``RemoteViolation`` unless ``data`` is one complete value within the limits. ``what`` names it."""
     position = 0
     items = 0
