@@ -270,8 +270,8 @@ def test_no_tasks_are_left_after_many_calls_that_were_left(run) -> None:
                     await client.get(URL)
 
             async with anyio.create_task_group() as group:
-                for number in range(300):
-                    group.start_soon(leave, number * 0.0005)
+                for number in range(120):
+                    group.start_soon(leave, number * 0.00125)
         assert backend.open == 0 and backend.running == 0
         assert transport.stats()["http://service"]["in_flight"] == 0
 
