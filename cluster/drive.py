@@ -110,8 +110,9 @@ class TrafficDriver:
 
     def ask_for_races(self) -> None:
         """Have the program look up the timelines of some calls that it has just made."""
-        self._races_asked = True
-        self._asked.set()
+        if self._program is not None:
+            self._races_asked = True
+            self._asked.set()
 
     def take_races(self) -> list[dict[str, Any]]:
         """The timelines that have come since the last time, each as ``cluster.racing`` makes it."""
