@@ -56,13 +56,14 @@ class Solo:
         yield_: bool = True,
         exclusive: bool = False,
         link: int = CALLER_LINK,
+        payload: bytes = b"",
     ) -> list[str]:
         """A copy arrives; ``tie`` names the replica of each rank."""
         identity = copy_id(copy)
         partners = () if identity.rank == UNTIED else tuple(IDENTITIES[name] for name in tie)
         if kind is None:
             kind = CopyKind.TIE if identity.rank > 0 else CopyKind.FIRST
-        submit = Submit(identity, kind, method, b"", remaining, partners, yield_, exclusive, False, None, ())
+        submit = Submit(identity, kind, method, payload, remaining, partners, yield_, exclusive, False, None, ())
         return self.give(e.SubmitReceived(link, submit))
 
     def cancel(self, copy: str) -> list[str]:

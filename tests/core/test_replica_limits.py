@@ -45,6 +45,26 @@ def test_copies_per_caller_at_the_edge() -> None:
     assert solo.submit("5/u0") == []
 
 
+@pytest.mark.parametrize("limit", ["held_bytes_max", "held_bytes_per_caller_max"])
+def test_bytes_of_arguments_at_the_edge(limit: str) -> None:
+    """Who holds nothing may always add one copy; what has ended makes room, however it ended."""
+    solo = Solo(slots=1, limits=ReplicaLimits(**{limit: 10}))
+    assert solo.submit("1/u0", payload=bytes(11)) == []
+    assert "refused (full)" in solo.submit("2/u0", payload=b"")[0]
+    solo.cancel("1/u0")
+    solo.run("3/u0", payload=bytes(6))
+    assert solo.submit("4/u0", payload=bytes(4)) == []
+    assert "refused (full)" in solo.submit("5/u0", payload=b"x")[0]
+    solo.give(e.CallerConnected(7, NONCE))
+    assert solo.submit("6/u0", link=7, payload=bytes(9)) == [], "another caller's first"
+    refused = solo.submit("7/u0", link=7, payload=b"x")
+    assert ("refused (full)" in refused[0]) if limit == "held_bytes_max" else (refused == [])
+    solo.finish("3/u0")
+    solo.give(e.CallerLost(7))
+    assert solo.submit("8/u0", payload=bytes(6)) == []
+    assert solo.core._held_bytes == 10
+
+
 def test_slots_of_a_method_at_the_edge() -> None:
     """Copies of other methods pass the ones that wait for their lane."""
     solo = Solo(slots=3)

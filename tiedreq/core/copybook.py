@@ -100,11 +100,12 @@ class HeldCopy:
 class Caller:
     """A client's link: its nonce, what it holds here, and the cancels that overtook their Submit."""
 
-    __slots__ = ("cancels", "client", "copies", "received")
+    __slots__ = ("cancels", "client", "copies", "held_bytes", "received")
 
     def __init__(self, client: int, limits: ReplicaLimits) -> None:
         self.client = client
         self.received = 0
+        self.held_bytes = 0
         self.copies: dict[CopyId, None] = {}
         self.cancels = CancelMarkers(limits.cancel_markers_per_caller_max, limits.marker_age_max)
 
@@ -133,6 +134,7 @@ class CopyBook:
             {name: method.slots for name, method in self._methods.items() if method.slots is not None}
         )
         self._copies: dict[CopyId, HeldCopy] = {}
+        self._held_bytes = 0
         self._executions: dict[CopyId, HeldCopy] = {}
         self._ties: dict[tuple[int, int, int], HeldCopy] = {}
         self._tombstones = Tombstones(self.limits.tombstones_max)
@@ -292,11 +294,14 @@ class CopyBook:
             held.waiting = False
             self._queue.remove(held.submit.method, copy)
         del self._copies[copy]
+        size = len(held.submit.payload)
+        self._held_bytes -= size
         if self.retired is not None:
             self.retired.append(held)
         caller = self._callers.get(held.link)
         if caller is not None:
             caller.copies.pop(copy, None)
+            caller.held_bytes -= size
         if held.tied and self._ties.get(held.tie) is held:
             del self._ties[held.tie]
         if self._claiming:

@@ -130,6 +130,9 @@ class ReplicaCore(ExclusiveRules):
         ending = self._ending_on_arrival(caller, held, method, now)
         self._copies[copy] = held
         caller.copies[copy] = None
+        size = len(submit.payload)
+        self._held_bytes += size
+        caller.held_bytes += size
         if ending is not None:
             trigger, cause = ending
             self._end(held, trigger, cause, now, retry_after=self._retry_after(cause))
@@ -181,7 +184,16 @@ class ReplicaCore(ExclusiveRules):
         waiting = len(self._queue) + len(self._claiming)
         if waiting >= self.limits.queue_length_max or len(caller.copies) >= self.limits.copies_per_caller_max:
             return CopyTrigger.REFUSAL, Cause.FULL
+        if self._is_too_much(caller, len(submit.payload)):
+            return CopyTrigger.REFUSAL, Cause.FULL
         return None
+
+    def _is_too_much(self, caller: Caller, size: int) -> bool:
+        """Whether arguments of ``size`` bytes are more than may be held; who holds nothing may always add one copy."""
+        if not caller.copies:
+            return False
+        own, all_ = caller.held_bytes + size, self._held_bytes + size
+        return own > self.limits.held_bytes_per_caller_max or all_ > self.limits.held_bytes_max
 
     def _take_markers(self, held: HeldCopy, now: float) -> tuple[CopyTrigger, Cause] | None:
         """What partners had said before this copy arrived: a start drops it, Next of a lower rank too."""

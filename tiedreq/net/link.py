@@ -37,7 +37,7 @@ from tiedreq.net.outbox import Outbox
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
 from tiedreq.wire.codec import encode_message
-from tiedreq.wire.limits import PAYLOAD_BYTES_MAX, wire_limits
+from tiedreq.wire.limits import PAYLOAD_BYTES_MAX, WireLimits, wire_limits
 
 logger = logging.getLogger("tiedreq.link")
 
@@ -75,7 +75,7 @@ class Link:
         self._make_welcome = welcome
         self._outbox = Outbox(options.outbox, options.wire)
         self._outbox.close()
-        self._decoder = FrameDecoder(options.wire)
+        self._decoder = self._new_decoder(options.wire)
         self._up_id = 0
         self._scope: trio.CancelScope | None = None  # of the dial or the connection
         self._moved = Bell()
@@ -250,6 +250,7 @@ class Link:
         finally:
             self._step(events.TransportLost(epoch, "the connection was given up here"))
             self._outbox.close()
+            self._decoder.close()
             transport.abort()
 
     async def _write(self, transport: Transport, outbox: Outbox, epoch: int) -> None:
@@ -272,7 +273,7 @@ class Link:
 
     async def _read(self, transport: Transport, epoch: int) -> None:
         """Decode what arrives until the transport is closed; what comes after the end of ``epoch`` changes nothing."""
-        statistics, self._decoder = self.statistics, FrameDecoder(self._options.wire)
+        statistics, self._decoder = self.statistics, self._new_decoder(self._options.wire)
         while (frame := await transport.receive_frame()) is not None:
             statistics.frames_received += 1
             statistics.bytes_received += len(frame)
@@ -355,7 +356,14 @@ class Link:
     def _take_payloads(self, payload_bytes_max: int) -> None:
         """Take what the other side may send, also if that is more than our own limit: the owner judges it."""
         if self._options.wire.payload_bytes_max < payload_bytes_max <= PAYLOAD_BYTES_MAX:
-            self._decoder = FrameDecoder(wire_limits(payload_bytes_max))
+            self._decoder.close()
+            self._decoder = self._new_decoder(wire_limits(payload_bytes_max))
+
+    def _new_decoder(self, wire: WireLimits) -> FrameDecoder:
+        return FrameDecoder(wire, self._options.unfinished, self._crowded)
+
+    def _crowded(self) -> None:
+        self.drop("crowded", "all links together keep too much of unfinished messages, and this one kept the most")
 
     def _tell(self, callback: Callable[[], None]) -> None:
         try:

@@ -9,6 +9,7 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.link_options import LinkTiming
 from tiedreq.core.messages import Hello, Message, Welcome
 from tiedreq.errors import ConnectError
+from tiedreq.net.frames import Unfinished
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.wire.limits import WireLimits
 
@@ -59,12 +60,15 @@ class LinkOptions:
 
     ``when_full``: what ``send`` does when the outbox is full. ``"refuse"``: say False. ``"shed"``: drop the oldest
     notices instead (mesh links). ``"close"``: say False and end the connection with Goodbye("slow").
+    ``unfinished``: shared by links that together keep no more of unfinished messages than it allows; the one that keeps
+    the most ends with Goodbye("crowded").
     """
 
     timing: LinkTiming = field(default_factory=LinkTiming)
     outbox: OutboxLimits = field(default_factory=OutboxLimits)
     wire: WireLimits = field(default_factory=WireLimits)
     when_full: str = "refuse"
+    unfinished: Unfinished | None = None
 
     def __post_init__(self) -> None:
         if self.when_full not in ("refuse", "shed", "close"):

@@ -52,6 +52,7 @@ from tiedreq.core.types import CopyId, CopyState, Identity
 from tiedreq.errors import ConnectError
 from tiedreq.net.bell import Bell
 from tiedreq.net.executor import Executor
+from tiedreq.net.frames import Unfinished
 from tiedreq.net.link import Link, accepted_link, dialed_link
 from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
 from tiedreq.net.mesh_shape import MeshShape
@@ -119,6 +120,7 @@ class ReplicaServer(LinkOwner):
             ),
             wire=self._wire,
             when_full="close",
+            unfinished=Unfinished(max(limits.unfinished_bytes_max, self._wire.chunk_total_bytes_max)),
         )
         self._connections = 0
         self._gone = trio.lowlevel.ParkingLot()

@@ -1,0 +1,89 @@
+"""Mutual TLS between all of them, with certificates made here: who has none of ours does not get as far as a Hello."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+import trustme
+
+import tiedreq
+from tests.net.bench import bench_service, until
+from tiedreq import Tied
+
+
+class Certificates:
+    """An authority, and TLS contexts that trust it alone."""
+
+    def __init__(self) -> None:
+        self.authority = trustme.CA()
+
+    def listening(self) -> ssl.SSLContext:
+        """For a replica's own port: who dials must show a certificate of this authority."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.authority.issue_cert("127.0.0.1").configure_cert(context)
+        self.authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def dialing(self, shown: trustme.CA | None) -> ssl.SSLContext:
+        """For who dials, with a certificate of the authority ``shown``."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        if shown is not None:
+            shown.issue_cert("someone@example.test").configure_cert(context)
+        return context
+
+
+@pytest.fixture(scope="module")
+def ours() -> Certificates:
+    return Certificates()
+
+
+@asynccontextmanager
+async def mesh(
+    ours: Certificates, peer: Callable[[], ssl.SSLContext]
+) -> AsyncIterator[dict[str, tiedreq.ReplicaHandle]]:
+    """Two replicas; ``peer`` makes what they dial each other with."""
+    handles: dict[str, tiedreq.ReplicaHandle] = {}
+    async with trio.open_nursery() as nursery:
+        for name in ("a", "b"):
+            options = {"token": "t", "ssl_context": ours.listening(), "peer_ssl_context": peer()}
+            serve = partial(tiedreq.serve, bench_service(), name=name, **options)  # type: ignore[arg-type]
+            handles[name] = await nursery.start(lambda task_status, serve=serve: serve(task_status=task_status))
+        for handle in handles.values():
+            handle.set_peers({name: other.url for name, other in handles.items()})
+        yield handles
+        nursery.cancel_scope.cancel()
+
+
+async def test_clients_and_replicas_that_show_a_certificate(ours: Certificates) -> None:
+    async with mesh(ours, lambda: ours.dialing(ours.authority)) as handles:
+        await until(lambda: handles["a"].status()["links"]["b"]["up"] and handles["b"].status()["links"]["a"]["up"])
+        urls = [handle.url for handle in handles.values()]
+        assert all(url.startswith("wss://") for url in urls)
+        async with tiedreq.connect(urls, token="t", ssl_context=ours.dialing(ours.authority)) as client:
+            at_once = Tied(backup=None, stagger=0.0)
+            assert {await client.tied_call("work", 0.01, policy=at_once) for _ in range(5)} <= {"a", "b"}
+
+
+@pytest.mark.parametrize("shown", ["none", "a stranger's"])
+async def test_a_client_without_a_certificate_of_ours(ours: Certificates, shown: str) -> None:
+    """It has the right token and trusts the right authority, and that is not enough."""
+    async with mesh(ours, lambda: ours.dialing(ours.authority)) as handles:
+        context = ours.dialing(None if shown == "none" else trustme.CA())
+        with pytest.raises(tiedreq.ConnectError) as refused:
+            async with tiedreq.connect([handles["a"].url], token="t", ssl_context=context, timeout=0.5):
+                raise AssertionError("it must not come in")
+        assert "\n" not in str(refused.value)
+        assert handles["a"].status()["callers"] == 0
+
+
+async def test_a_replica_without_a_certificate_is_linked_to_nobody(ours: Certificates) -> None:
+    async with mesh(ours, lambda: ours.dialing(None)) as handles:
+        await until(lambda: handles["a"].status()["links"]["b"]["reason"])
+        assert not handles["a"].status()["links"]["b"]["up"] and not handles["b"].status()["links"]["a"]["up"]

@@ -1,0 +1,89 @@
+"""One client can't take what is there for all: places in the queue, bytes, links. In memory and in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+from trio.testing import MockClock
+
+from tests.net.bench import assert_idle, bench_service, gather
+from tests.net.raw import RawLink, raw_link, seat
+from tiedreq import ReplicaLimits
+from tiedreq.core.link_options import LinkSide
+from tiedreq.core.messages import Chunk, Ended
+from tiedreq.core.types import Cause
+from tiedreq.testing import LocalCluster
+from tiedreq.wire.limits import wire_limits
+
+
+async def test_a_greedy_client_leaves_room_for_others(autojump_clock: MockClock) -> None:
+    """By default: it floods a replica with more than its queue holds, and the calls of others are still taken in."""
+    default = ReplicaLimits()
+    assert default.copies_per_caller_max <= default.queue_length_max / 4
+    limits = ReplicaLimits(queue_length_max=400, copies_per_caller_max=100)
+    cluster = LocalCluster(bench_service(), replicas=1, slots=8, limits=limits)
+    async with cluster as client:
+        async with raw_link(seat(cluster), cluster.urls["r0"]) as greedy:
+            for first in range(0, 600, 50):
+                greedy.send(*[greedy.submit(number, args=0.01) for number in range(first, first + 50)])
+                await trio.sleep(0.001)
+            refused = greedy.of(Ended)
+            assert refused and {ended.cause for ended in refused} == {Cause.FULL}
+            assert cluster.handles["r0"].sizes()["queue"] <= limits.copies_per_caller_max
+            answers = await gather(*[lambda: client.call("work", 0.01, timeout=20)] * 50)
+            assert answers == ["r0"] * 50
+        await assert_idle(cluster, client)
+
+
+async def test_one_that_sends_large_arguments_leaves_room_too(autojump_clock: MockClock) -> None:
+    limits = ReplicaLimits(held_bytes_max=4_000_000, held_bytes_per_caller_max=1_000_000)
+    cluster = LocalCluster(bench_service(), replicas=1, slots=1, limits=limits)
+    async with cluster as client:
+        async with raw_link(seat(cluster), cluster.urls["r0"]) as greedy:
+            greedy.send(greedy.submit(0, args=5.0))
+            await trio.sleep(0.1)
+            for number in range(1, 30):
+                greedy.send(greedy.submit(number, "size", bytes(100_000)))
+                await trio.sleep(0.01)
+            assert [ended.cause for ended in greedy.of(Ended)] == [Cause.FULL] * 20
+            assert await client.call("size", bytes(100_000), timeout=10) == 100_000
+        await assert_idle(cluster, client)
+
+
+@asynccontextmanager
+async def half_sent(cluster: LocalCluster, *sizes: int) -> AsyncIterator[list[RawLink]]:
+    """Links that each have begun a message of so many bytes and don't end it."""
+    async with AsyncExitStack() as stack:
+        links = []
+        for number, size in enumerate(sizes):
+            side = LinkSide("tiedreq", "client", f"raw{number}", 100 + number)
+            link = await stack.enter_async_context(
+                raw_link(seat(cluster, f"raw{number}"), cluster.urls["r0"], side=side)
+            )
+            for _ in range(0, size, 50_000):
+                await link.send_unchecked(Chunk(1, False, bytes(50_000)))
+            links.append(link)
+        await trio.sleep(0.5)
+        yield links
+
+
+async def test_unfinished_messages_of_all_links_have_a_limit(autojump_clock: MockClock) -> None:
+    """The link that keeps the most is closed, whoever it was that asked for more; what it kept is free."""
+    limits = ReplicaLimits(payload_bytes_max=1024, unfinished_bytes_max=1)
+    assert wire_limits(limits.payload_bytes_max).chunk_total_bytes_max == 2 * 1024 * 1024
+    cluster = LocalCluster(bench_service(), replicas=1, limits=limits)
+    async with cluster as client:
+        unfinished = cluster.handles["r0"]._server._options.unfinished
+        assert unfinished is not None
+        async with half_sent(cluster, 700_000, 900_000, 600_000) as links:
+            assert [[down.code for down in link.downs] for link in links] == [[], ["crowded"], []]
+            assert unfinished.total == 1_300_000
+            assert await client.call("work") == "r0"
+        await trio.sleep(1)
+        assert unfinished.total == 0
+        async with half_sent(cluster, 900_000, 900_000) as links:
+            assert not any(link.downs for link in links)
+        await assert_idle(cluster, client)
+        assert unfinished.total == 0
