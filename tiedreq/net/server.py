@@ -79,6 +79,8 @@ RESULT_BYTES_BESIDE = 256
 class ReplicaServer(LinkOwner):
     """One replica of a service. ``serve()`` makes and runs it; users hold its ``ReplicaHandle``."""
 
+    observer: ReplicaObserver | None = None
+
     def __init__(
         self,
         service: Service,
@@ -135,7 +137,6 @@ class ReplicaServer(LinkOwner):
         self._sojourns: deque[float] = deque(maxlen=RECENT_SOJOURNS_MAX)
         self._messages = 0
         methods = [HeldMethod(method.info, method.slots) for method in service.methods.values()]
-        self.observer: ReplicaObserver | None = None
         self.core = ReplicaCore(identity, methods, slots=slots, limits=limits)
         self.executor = Executor(
             service,
