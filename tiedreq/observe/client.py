@@ -46,7 +46,7 @@ class CallRecord(NamedTuple):
     kind: OutcomeKind
     code: str
     winner: CopyId | None
-    copies: dict[CopyId, SentCopy]
+    copies: tuple[SentCopy, ...]
     waited: float | None
     worked: float | None
 
@@ -123,7 +123,7 @@ class ClientObserver:
         methods, keep, tracer = self._methods, self.calls.append, self._client.tracer
         for call, outcome, now in fresh:
             core, began, winner = call.core, call.began, outcome.copy
-            request, copies = core.request, core.copies
+            request, copies = core.request, tuple(core.copies.values())
             key = request.method, type(request.policy)
             calls = methods.get(key) or self._row(*key)
             waited = worked = None
@@ -134,7 +134,7 @@ class ClientObserver:
             if answer is not None and len(copies) == 1:
                 calls.executions += 1
             else:
-                self._race(calls, copies.values(), winner, answer is not None, now)
+                self._race(calls, copies, winner, answer is not None, now)
             record = request.id[1], calls, began, now, outcome.kind, outcome.code, winner, copies, waited, worked
             keep(record)
             calls.outcomes[outcome.kind] += 1
@@ -203,7 +203,7 @@ class ClientObserver:
 
     def _view(self, record: CallRecord, offset: float) -> CallView:
         """A record as plain values; ``offset`` as of ``clock.offset``."""
-        copies = [_copy_view(record, copy) for copy in record.copies.values()]
+        copies = [_copy_view(record, copy) for copy in record.copies]
         return CallView(
             call_id=str(CallId(self._client.nonce, record.number)),
             method=record.row.method,
