@@ -11,11 +11,15 @@ CALLER_SIDE = -1
 
 
 class Entry(NamedTuple):
-    """One connection. ``sides`` says what the dialer and the acceptor know of it."""
+    """One connection. ``sides`` says what the dialer and the acceptor know of it.
+
+    ``drained``: the acceptor ended it in order, after all that it had to tell its caller.
+    """
 
     link: int
     cut: bool
     sides: tuple[int, int]
+    drained: bool = False
 
 
 class Pair(NamedTuple):
@@ -26,13 +30,16 @@ class Pair(NamedTuple):
 
 
 class News(NamedTuple):
-    """Something that may happen to a connection: ``kind`` is up, loss, break (the first to learn of a loss) or dial."""
+    """Something that may happen to a connection: ``kind`` is up, loss, break (the first to learn of a loss) or dial.
+    ``drained``: the loss is told by the last word of a replica that has drained.
+    """
 
     kind: str
     link: int
     side: int
     who: int
     to: int
+    drained: bool = False
 
 
 class Connections:
@@ -48,7 +55,7 @@ class Connections:
         self._ids: dict[tuple[Pair, ...], int] = {}
         self._status: list[dict[tuple[int, int], int]] = []
         self._open: list[frozenset[tuple[int, int]]] = []
-        self._crashed: dict[tuple[int, int], int] = {}
+        self._crashed: dict[tuple[int, int, bool], int] = {}
         self._news: dict[int, tuple[News, ...]] = {}
 
     def number(self, pair: int, epoch: int) -> int:
@@ -97,11 +104,12 @@ class Connections:
     def _entry(self, value: int, link: int) -> Entry:
         return next(entry for entry in self._values[value][link // 100 - 1].entries if entry.link == link)
 
-    def cut(self, value: int, link: int) -> int:
+    def cut(self, value: int, link: int, *, drained: bool = False) -> int:
         """A connection breaks. A side that has not heard that it is up never will."""
         entry = self._entry(value, link)
         first, second = (GONE if side == NEW else side for side in entry.sides)
-        return self._replace(value, link, Entry(link, True, (first, second)))
+        in_order = entry.drained or (drained and not entry.cut)
+        return self._replace(value, link, Entry(link, True, (first, second), in_order))
 
     def know(self, value: int, link: int, side: int, status: int) -> int:
         """A side learns something of a connection."""
@@ -120,11 +128,11 @@ class Connections:
         pairs[pair] = Pair(pairs[pair].epochs + 1, entries)
         return self._keep(tuple(pairs)), link
 
-    def crash(self, value: int, who: int) -> int:
-        """A process ends, and with it its side of every connection."""
-        known = self._crashed.get((value, who))
+    def end(self, value: int, who: int, *, drained: bool) -> int:
+        """A process ends, and with it its side of every connection; in order when it has drained."""
+        known = self._crashed.get((value, who, drained))
         if known is None:
-            known = self._crashed[value, who] = self._crash(value, who)
+            known = self._crashed[value, who, drained] = self._end(value, who, drained)
         return known
 
     def news(self, value: int) -> tuple[News, ...]:
@@ -144,16 +152,17 @@ class Connections:
                     elif entry.sides[side] == UP:
                         kind = "loss" if entry.cut else "break"
                         broken = self.cut(value, entry.link)
-                        yield News(kind, entry.link, side, who, self.know(broken, entry.link, side, GONE))
+                        to = self.know(broken, entry.link, side, GONE)
+                        yield News(kind, entry.link, side, who, to, entry.drained)
             if all(entry.sides[0] == GONE for entry in pair.entries):
                 dialed, link = self.dial(value, number)
                 yield News("dial", link, 0, ends[0], dialed)
 
-    def _crash(self, value: int, who: int) -> int:
+    def _end(self, value: int, who: int, drained: bool) -> int:
         for number, ends in enumerate(self.pairs):
             if who in ends:
                 for entry in self._values[value][number].entries:
-                    value = self.cut(value, entry.link)
+                    value = self.cut(value, entry.link, drained=drained and CALLER_SIDE in ends)
                     if any(left.link == entry.link for left in self._values[value][number].entries):
                         value = self.know(value, entry.link, ends.index(who), GONE)
         return value

@@ -84,9 +84,10 @@ class LinkUp(NamedTuple):
 
 
 class LinkDown(NamedTuple):
-    """The caller has learned that a connection is gone."""
+    """The caller has learned that a connection is gone; ``drained`` by the last word of a replica that has drained."""
 
     link: int
+    drained: bool = False
 
 
 class DrainHeard(NamedTuple):
@@ -286,9 +287,9 @@ class CallerPart:
                 method = method_of(self.case)
                 self.table.add(ReplicaView(link, replica, Welcome(self.case.slots, draining, 1, (method,))))
                 return self._all(ReplicaAvailable(), watch)
-            case LinkDown(link):
+            case LinkDown(link, drained):
                 self.table.remove(link)
-                return self._all(LinkLost(link), watch)
+                return self._all(LinkLost(link, drained), watch)
 
     def _all(self, event: CallEvent, watch: Watch | None) -> list[CallCommand]:
         return [

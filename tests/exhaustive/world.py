@@ -251,7 +251,7 @@ class World:
     def _connection_moves(self, state: State) -> Iterator[Move]:
         breaks = state[-2] and "cut" in self.case.kinds
         for news in self.links.news(state[self._conns]):
-            kind, link, side, who, conns = news
+            kind, link, side, who, conns, _ = news
             if self._stuck(state, who) or (kind == "break" and not breaks):
                 continue
             if kind == "up":
@@ -276,7 +276,7 @@ class World:
     def _learn_loss(self, state: State, news: News) -> Iterator[Move]:
         """A side learns of a loss. The first to do so makes it one: before, a message that is lost is a slow one."""
         link, who = news.link, news.who
-        given: Any = LinkDown(link)
+        given: Any = LinkDown(link, news.drained)
         if who != CALLER_SIDE:
             given = ToReplica(CallerLost(link) if CALLER_SIDE in self.links.ends(link) else PeerLost(link))
         yield from self._learn(
@@ -333,11 +333,11 @@ class World:
                 yield self._as_move(to, False, "starts again", who, None, (effect,), broken)
                 continue
             if facts.finished and all(self.tables.letters[n].sender != who for n in state[-1]):
-                yield self._end(state, who, "has drained and ends", False)
+                yield self._end(state, who, "has drained and ends", fault=False)
             if not state[-2]:
                 continue
             if "crash" in self.case.kinds:
-                yield self._end(state, who, "crashes", True)
+                yield self._end(state, who, "crashes", fault=True)
             if "freeze" in self.case.kinds and not facts.frozen:
                 # What is under way to it, or will be, never arrives.
                 (effect,) = self._single(state, who, FREEZE)
@@ -345,13 +345,14 @@ class World:
                 to, broken = self._apply((*state[:-1], flight), who, effect)
                 yield self._as_move(to, True, "stops for ever", who, None, (effect,), broken)
 
-    def _end(self, state: State, who: int, what: str, fault: bool) -> Move:
+    def _end(self, state: State, who: int, what: str, *, fault: bool) -> Move:
+        """A process ends: by a fault, or in order, with everything heard that it had to say."""
         part = state[1 + who]
         checker, broken = self.tables.check_crash(state[-3], who, part)
         flight = tuple(n for n in state[-1] if self.tables.letters[n].to != who)
         slot = 1 + who
         to = (*state[:slot], self.tables.kill(part), *state[slot + 1 : -3], checker, state[-2], flight)
-        to = self._with_conns(to, self.links.crash(state[self._conns], who))
+        to = self._with_conns(to, self.links.end(state[self._conns], who, drained=not fault))
         return self._as_move(to, fault, what, who, None, (), broken)
 
 

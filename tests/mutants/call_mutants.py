@@ -9,7 +9,7 @@ from tiedreq.core.call import CallCore
 from tiedreq.core.call_copies import NEVER
 from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import CancelCopy, Outcome, OutcomeKind, SendCopy
-from tiedreq.core.events import CallerCancelled, CopyEnded, FailureReceived, ResultReceived
+from tiedreq.core.events import CallerCancelled, CopyEnded, FailureReceived, LinkLost, ResultReceived
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.policy import BACKUPS_MAX, Backup, Tied
 from tiedreq.core.sent_copy import SentCopy
@@ -45,6 +45,20 @@ class DrainingByName(CallCore):
     def _choose_round(self, now: float) -> list[ReplicaView]:
         drained = getattr(self._replicas, "_drained", ())
         return [view for view in super()._choose_round(now) if view.name not in drained]
+
+
+class AnyLossIsADrain(CallCore):
+    """5.10: a link that is lost in any way is taken for the last word of a replica that has drained."""
+
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        super()._link_lost(event._replace(drained=True), now)
+
+
+class LastWordIsNotHeeded(CallCore):
+    """5.10: the last word of a replica that has drained counts for no more than a link that is lost."""
+
+    def _link_lost(self, event: LinkLost, now: float) -> None:
+        super()._link_lost(event._replace(drained=False), now)
 
 
 class BackupByTheStarterOnly(CallCore):

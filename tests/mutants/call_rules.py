@@ -146,6 +146,16 @@ def rounds(step: Step) -> None:
         need(core.state == CallState.DONE, "6.6", "an application error does not end the call")
 
 
+def last_words(step: Step) -> None:
+    """What a replica never spoke of before it ended its drain has not started."""
+    event = step.event
+    if not isinstance(event, LinkLost) or not event.drained:
+        return
+    for sent in step.core.copies.values():
+        if sent.id in step.before.alive and sent.link == event.link and sent.started_at is None:
+            need(sent.state == CopyState.REFUSED, "5.10", "a copy that never started counts as lost")
+
+
 def outcomes(step: Step) -> None:
     """What ends a call."""
     core, event, outcome = step.core, step.event, step.outcome
@@ -262,6 +272,7 @@ RULES: tuple[Callable[[Step], None], ...] = (
     backups,
     clocks,
     rounds,
+    last_words,
     outcomes,
     unsafe,
     ties_pause,

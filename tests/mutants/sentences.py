@@ -120,6 +120,12 @@ COPIES = (
     ),
     _rule("5.10", "finish what runs or was granted", "drain stops what runs", "drain ends the granted"),
     _rule("5.10", "go on answering Claims", "drain is deaf to claims"),
+    _rule(
+        "5.10",
+        "(what a replica never spoke of when its drain is over has never started)",
+        "any loss is a drain",
+        "last word is not heeded",
+    ),
     _beyond(
         "5.5",
         "oldest out first; die with its incarnation",

@@ -101,6 +101,7 @@ WORLDS: dict[str, SimOptions] = {
     "stalls": world(faults={"freeze": 0.2}),
     "lost links": world(network=FORGOTTEN_LATE, callers=2, faults={"cut": 0.05}),
     "drains": world(replicas=3, traffic={"rate": 200.0}, faults={"drain": 0.15}),
+    "drains, once": world(methods=ONCE, replicas=3, traffic={"rate": 200.0}, faults={"drain": 0.05, "cut": 0.1}),
     "rounds": world(replicas=3, limits=ReplicaLimits(queue_length_max=2), traffic={"failing": 0.4, "rejected": 0.2}),
     "two at a time": world(slots=2, traffic={"failing": 0.4, "rate": 100.0}),
     "backups": world(

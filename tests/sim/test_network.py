@@ -38,7 +38,7 @@ class Recorder:
             self.note("open", link)
         elif isinstance(parcel, Goodbye):
             self.note("goodbye", link)
-            self.network.said_goodbye(link, self)
+            self.network.said_goodbye(link, self, parcel.code)
         else:
             assert isinstance(parcel, HeartbeatEcho)
             self.note("message", parcel.number)
@@ -48,8 +48,8 @@ class Recorder:
         self.note("accepted", connection.link)
         connection.acceptor.outgoing.send(Opening(connection, Welcome(1, False, 1000, ())))
 
-    def lost(self, link: int) -> None:
-        self.note("lost", link)
+    def lost(self, link: int, *, drained: bool) -> None:
+        self.note("drained" if drained else "lost", link)
 
     def note(self, what: str, detail: object) -> None:
         self.told.append((round(self.network.clock.now, 6), what, detail))
@@ -195,8 +195,7 @@ def test_goodbye_flushes_what_was_sent_and_nothing_comes_back() -> None:
     two.network.leave(two.b)
     two.b.alive = False
     two.clock.run(2.0)
-    assert [told for told in two.a.told if told[1] != "lost"] == [(1.01, "message", 1), (1.01, "goodbye", 1)]
-    assert two.a.kinds()[-1] == "lost"
+    assert two.a.told == [(1.01, "message", 1), (1.01, "goodbye", 1), (1.01, "drained", 1)]
     assert two.b.told == []
 
 

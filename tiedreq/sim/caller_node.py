@@ -228,7 +228,7 @@ class CallerNode:
         elif isinstance(message, Opening):
             self._opened(link, message)
         elif isinstance(message, Goodbye):
-            self._network.said_goodbye(link, self)
+            self._network.said_goodbye(link, self, message.code)
         elif isinstance(message, Report):
             view = self._views.get(link)
             if view is not None:
@@ -278,17 +278,20 @@ class CallerNode:
         """Callers dial and are never dialed."""
         raise AssertionError(f"{self.name} was dialed")
 
-    def lost(self, link: int) -> None:
+    def lost(self, link: int, *, drained: bool) -> None:
         """This end has learnt that a connection is gone."""
         if self.frozen:
-            self._inbox.append((self.lost, (link,)))
-            return
+            self._inbox.append((self._lost, (link, drained)))
+        else:
+            self._lost(link, drained)
+
+    def _lost(self, link: int, drained: bool) -> None:
         if self._links.pop(link, None) is None:
             return
         self._views.pop(link, None)
         self.table.remove(link)
         for call in list(self.calls.values()):
-            self._step(call, LinkLost(link))
+            self._step(call, LinkLost(link, drained))
 
     # ---- the core ---------------------------------------------------------------------------------------------
 

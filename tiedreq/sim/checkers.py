@@ -33,6 +33,7 @@ from tiedreq.sim.replica_checkers import (
     NotAllGone,
     NothingNewWhileDraining,
     OneEnding,
+    RunsOnce,
     SlotsAddUp,
     WithinLimits,
 )
@@ -73,6 +74,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     NotAllGone,
     NoStartAfterEnd,
     NoLateStart,
+    RunsOnce,
     ExclusiveStart,
     WithinLimits,
     StaleChangesNothing,

@@ -113,6 +113,7 @@ class History:
         self.pending: dict[Note, tuple[int, ...]] = {}  # Started under way: the sender's link of each
         self.sent: dict[TieId, tuple[CopyId, ...]] = {}  # tied copies that left their caller
         self.sent_copies: dict[CopyId, None] = {}  # every copy that left its caller
+        self.once: dict[CallId, None] = {}  # calls that may not run twice
         self.outcomes: dict[CallId, Outcome] = {}
         self._shared: set[str] = set()
 
@@ -338,6 +339,8 @@ class History:
             case SendCopy(_, submit):
                 copy = submit.copy
                 self._own("sent_copies")[copy] = None
+                if not step.core.request.idempotent:
+                    self._own("once")[step.call] = None
                 if copy.rank != UNTIED:
                     self._own("sent")[copy.tie] = (*self.sent.get(copy.tie, ()), copy)
             case CompleteCall(outcome):

@@ -70,8 +70,8 @@ class Node(Protocol):
     def accepted(self, connection: Connection) -> None:
         """A connection that another node dialed is up here; an ``Opening`` is to be sent over it first of all."""
 
-    def lost(self, link: int) -> None:
-        """This end has learnt that a connection is gone."""
+    def lost(self, link: int, *, drained: bool) -> None:
+        """This end has learnt that a connection is gone, ``drained`` by the last word of a drained replica."""
 
 
 class Opening(NamedTuple):
@@ -180,9 +180,11 @@ class Direction:
 
 
 class End:
-    """One end of a connection: its node as it was then, and whether it has been told that the connection is gone."""
+    """One end of a connection: its node as it was then, whether it has been told that the connection is gone, and
+    whether the other end was a replica that had drained.
+    """
 
-    __slots__ = ("generation", "identity", "node", "outgoing", "told")
+    __slots__ = ("drained", "generation", "identity", "node", "outgoing", "told")
 
     def __init__(self, node: Node, outgoing: Direction) -> None:
         self.node = node
@@ -190,6 +192,7 @@ class End:
         self.generation = node.generation
         self.outgoing = outgoing
         self.told = False
+        self.drained = False
 
 
 class Connection:

@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.messages import Goodbye, Submit
 from tiedreq.sim.clock import NEVER, Clock
 from tiedreq.sim.links import Connection, Direction, End, Flight, NetworkObserver, NetworkOptions, Node, Pair, Parcel
 
 GOODBYE = Goodbye("closed", "the other side is leaving")
+LAST_GOODBYE = Goodbye(DRAINED, "the replica has drained")
 
 
 class Network:
@@ -143,20 +145,24 @@ class Network:
             self._forget_if_told(connection)
 
     def leave(self, node: Node) -> None:
-        """A node says goodbye on all its connections: what it sent before still arrives, nothing reaches it."""
+        """A replica that has drained says so on all its connections: what it sent before still arrives, and nothing
+        reaches it any more.
+        """
         for connection in self.connections(node.name):
             end, other = connection.end_of(node.name), connection.other_end(node.name)
             if not end.told:
-                end.outgoing.send(GOODBYE)
+                end.outgoing.send(LAST_GOODBYE)
                 end.told = True
                 other.outgoing.close()
                 self._forget_if_told(connection)
 
-    def said_goodbye(self, link: int, node: Node) -> None:
+    def said_goodbye(self, link: int, node: Node, code: str) -> None:
         """The Goodbye of the other end has arrived at ``node``."""
         connection = self._connections.get(link)
         if connection is not None:
-            self._break(connection, connection.end_of(node.name))
+            end = connection.end_of(node.name)
+            end.drained = code == DRAINED
+            self._break(connection, end)
 
     def _break(self, connection: Connection, end: End) -> None:
         """An end learns that its connection is gone: nothing passes any more, either way."""
@@ -172,7 +178,7 @@ class Network:
         self._forget_if_told(connection)
         if not node.alive or node.generation != end.generation:
             return
-        node.lost(connection.link)
+        node.lost(connection.link, drained=end.drained)
         pair = self._pairs[connection.dialer.node.name, connection.acceptor.node.name]
         if end is connection.dialer and pair.connection is connection:
             pair.connection = None

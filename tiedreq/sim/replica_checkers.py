@@ -139,6 +139,20 @@ class NoStartAfterEnd(Checker):
             self.broken(copy, "starts although its caller had cancelled it", step.now)
 
 
+class RunsOnce(Checker):
+    """6, unsafe: of a call that may not run twice only one copy ever starts."""
+
+    name = "once"
+
+    def replica_command(self, step: ReplicaStep, index: int, command: ReplicaCommand) -> None:
+        if not isinstance(command, StartWork) or command.submit.copy.call not in self.history.once:
+            return
+        copy = command.submit.copy
+        for other in self.history.started:
+            if other.call == copy.call and other != copy:
+                self.broken(copy, f"starts, though its call may run once and {other} has started", step.now)
+
+
 class NoLateStart(Checker):
     """S6: a copy starts beside a partner only while the partner's notice is under way, or was lost with its link, or
     its marker was evicted or has expired. Each start is told to every partner that can be reached, before it happens.

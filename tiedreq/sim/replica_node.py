@@ -203,7 +203,7 @@ class ReplicaNode:
             end = message.connection.acceptor
             self._peer_connected(link, end.identity, message.connection.dialer.outgoing)
         elif isinstance(message, Goodbye):
-            self._network.said_goodbye(link, self)
+            self._network.said_goodbye(link, self, message.code)
         else:
             assert isinstance(message, Draining), f"a replica was sent {message}"
 
@@ -225,7 +225,7 @@ class ReplicaNode:
         self.peers[link] = peer.name
         self.step(PeerConnected(link, peer))
 
-    def lost(self, link: int) -> None:
+    def lost(self, link: int, *, drained: bool) -> None:
         """This end has learnt that a connection is gone."""
         self._take(self._lost, link)
 
