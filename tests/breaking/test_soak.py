@@ -1,0 +1,58 @@
+"""Load over minutes with faults now and then: memory, descriptors and tasks stay where they were."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import psutil
+import pytest
+import trio
+
+from tests.breaking._cluster import Broken, Start
+
+SHORT_SECONDS = 8.0
+WARM_SECONDS = 3.0
+GROWTH_MAX = 0.2
+SLACK_BYTES = 8_000_000
+"""What an allocator may keep in a short run."""
+ROUND_SECONDS = 2.0
+
+
+async def taken(cluster: Broken) -> dict[str, tuple[int, int, int]]:
+    """Of each replica: bytes of memory, open descriptors, threads."""
+    found = {}
+    for name, seen in (await cluster.replicas()).items():
+        process = psutil.Process(seen["pid"])
+        found[name] = (process.memory_info().rss, process.num_fds(), process.num_threads())
+    return found
+
+
+async def trouble(cluster: Broken) -> None:
+    """Frozen, cut off, slow, by turns, and mended again."""
+    for name, other in cycle([("r0", "r1"), ("r1", "r2"), ("r2", "r3"), ("r3", "r0")]):
+        await trio.sleep(ROUND_SECONDS / 2)
+        await cluster.do("partition", **{"from": name, "to": other})
+        await cluster.do("slow", replica=other, factor=5)
+        await trio.sleep(ROUND_SECONDS / 2)
+        await cluster.do("heal", all=True)
+
+
+@pytest.mark.soak
+async def test_nothing_grows(start: Start, rate: float, minutes: float) -> None:
+    """Ties settle under faults for as long as there is time; then everything is where it was before."""
+    more = 60 * max(0.0, minutes - 2)
+    cluster = start()
+    async with cluster.under_load(rate) as load:
+        await trio.sleep(WARM_SECONDS + 0.2 * more)  # tables of a fixed size fill
+        before = await taken(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trouble, cluster)
+            await trio.sleep(SHORT_SECONDS + 0.8 * more)
+            nursery.cancel_scope.cancel()
+        await cluster.do("heal", all=True)
+        await trio.sleep(2)
+        after = await taken(cluster)
+    assert cluster.verdict(load).errors == {}
+    for name, (memory, files, threads) in before.items():
+        assert after[name][0] < memory * (1 + GROWTH_MAX) + SLACK_BYTES, (before, after)
+        assert after[name][1] <= files + 2 and after[name][2] <= threads + 1, (before, after)
