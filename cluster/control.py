@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cluster.keeper import Keeper
     from cluster.supervisor import Cluster
 
-LINK_SECONDS = 10.0
+LINK_SECONDS = 30.0
 """How long a replica that was started again may take to be linked, before the next one is restarted."""
 
 Request = Mapping[str, Any]
