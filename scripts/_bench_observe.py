@@ -75,8 +75,8 @@ async def turn(client: tiedreq.Client, policy: tiedreq.Policy, calls: int, fligh
 async def measure(rounds: int, calls: int, flight: int) -> list[Row]:
     policies: dict[str, tiedreq.Policy] = {"plain": tiedreq.Plain(), "tied, sent at once": tiedreq.Tied(stagger=0.0)}
     values: dict[tuple[str, str], list[float]] = {}
-    async with cluster(Observe()) as observed, cluster(None) as unobserved, cluster(None) as control:
-        clients = [(OBSERVED, observed), (NOT_OBSERVED, unobserved), (CONTROL, control)]
+    async with cluster(None) as unobserved, cluster(Observe()) as observed, cluster(None) as control:
+        clients = [(NOT_OBSERVED, unobserved), (OBSERVED, observed), (CONTROL, control)]
         gc.freeze()
         for round_ in range(rounds + 1):
             for name, policy in policies.items():

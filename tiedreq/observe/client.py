@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
 from tiedreq.core.policy import Policy
-from tiedreq.core.sent_copy import SentCopy
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
@@ -36,19 +34,12 @@ OTHERS = "(others)"
 LOST = "lost the race"
 
 
-class CallRecord(NamedTuple):
-    """A call that has ended, as it is kept. Times are Trio's; ``waited`` and ``worked`` are of the copy that won."""
-
-    number: int
-    row: _Calls
-    began: float
-    ended: float
-    kind: OutcomeKind
-    code: str
-    winner: CopyId | None
-    copies: tuple[SentCopy, ...]
-    waited: float | None
-    worked: float | None
+CallRecord = tuple[int | float | str | None, ...]
+"""A call that has ended, as it is kept: one flat tuple of plain numbers and texts, which the garbage collector need not
+look at. Times are Trio's. ``HEAD_FIELDS`` of the call: number, method, policy, began, ended, kind of the outcome, code;
+then ``COPY_FIELDS`` for each copy: round and rank of its id, replica, kind, round of the call, sent, started, ended,
+state, cause, whether it won, queue wait, service time."""
+HEAD_FIELDS, COPY_FIELDS = 7, 13
 
 
 class ClientTracer(Protocol):
@@ -105,8 +96,7 @@ class ClientObserver:
         self.lag = LoopLag(self.digest)  # calls that were cancelled, or out of time, come with no frame
         self.scope = trio.CancelScope()
         self.url: str | None = None
-        self.calls: deque[tuple[Any, ...]] = deque(maxlen=calls)
-        """The fields of ``CallRecord``, as plain tuples."""
+        self.calls: deque[CallRecord] = deque(maxlen=calls)
         self.fresh: list[tuple[OpenCall, Outcome, float]] = []
         """Calls that have just ended, with their outcomes and Trio's time: the client puts them here."""
         self._client = client
@@ -122,40 +112,34 @@ class ClientObserver:
         fresh, self.fresh = self.fresh, []
         methods, keep, tracer = self._methods, self.calls.append, self._client.tracer
         for call, outcome, now in fresh:
-            core, began, winner = call.core, call.began, outcome.copy
-            request, copies = core.request, tuple(core.copies.values())
+            core, began, winner, answers = call.core, call.began, outcome.copy, call.answers
+            request = core.request
             key = request.method, type(request.policy)
             calls = methods.get(key) or self._row(*key)
-            waited = worked = None
-            answer = call.answers.get(winner) if winner is not None else None
-            if answer is not None:
-                waited, worked = answer.queue_wait, answer.service_time
-                calls.useful += worked
-            if answer is not None and len(copies) == 1:
-                calls.executions += 1
-            else:
-                self._race(calls, copies, winner, answer is not None, now)
-            record = request.id[1], calls, began, now, outcome.kind, outcome.code, winner, copies, waited, worked
-            keep(record)
+            record: list[Any] = [request.id[1], calls.method, calls.policy, began, now, +outcome.kind, outcome.code]
+            executions = 0
+            for identity, copy in core.copies.items():
+                started, ended, state = copy.started_at, copy.ended_at, copy.state
+                answer = answers.get(identity) if answers else None
+                won = identity == winner
+                if won and answer is not None:
+                    executions += 1
+                    calls.useful += answer.service_time
+                elif started is not None:
+                    executions += 1
+                    calls.wasted += (now if ended is None else ended) - started
+                record += (identity[2], identity[3], copy.replica, +copy.kind, copy.round, copy.sent_at, started, ended)
+                record += (None if state is None else +state, +copy.cause, won)
+                record += (None, None) if answer is None else (answer.queue_wait, answer.service_time)
+            keep(tuple(record))
             calls.outcomes[outcome.kind] += 1
             calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
             calls.latency.sum += now - began
-            calls.copies += len(copies)
+            calls.copies += len(core.copies)
+            calls.executions += executions
+            calls.duplicates += executions > 1
             if tracer is not None:
                 tracer.call_ends(call, outcome, now)
-
-    @staticmethod
-    def _race(calls: _Calls, copies: Iterable[SentCopy], winner: CopyId | None, answered: bool, now: float) -> None:
-        """Count the executions of a call with several copies, or without an answer."""
-        executions = 0
-        for copy in copies:
-            if answered and copy.id == winner:
-                executions += 1
-            elif copy.started_at is not None:
-                executions += 1
-                calls.wasted += (now if copy.ended_at is None else copy.ended_at) - copy.started_at
-        calls.executions += executions
-        calls.duplicates += executions > 1
 
     def _row(self, method: str, policy: type[Policy]) -> _Calls:
         """The row of a method under a kind of policy; beyond ``METHODS_MAX`` of them, the row of all others."""
@@ -186,7 +170,7 @@ class ClientObserver:
             methods=[calls.view() for calls in (*self._methods.values(), self._others) if calls.copies],
             replicas=replicas,
             learned=learned,
-            recent=[self._view(CallRecord(*record), offset) for record in latest],
+            recent=[self._view(record, offset) for record in latest],
             loop_lag=self.lag.view(),
             process=process_view(),
         )
@@ -198,49 +182,49 @@ class ClientObserver:
             return None
         for record in reversed(self.calls):
             if record[0] == call.number:
-                return self._view(CallRecord(*record), clock.offset())
+                return self._view(record, clock.offset())
         return None
 
-    def _view(self, record: CallRecord, offset: float) -> CallView:
+    def _view(self, record: tuple[Any, ...], offset: float) -> CallView:
         """A record as plain values; ``offset`` as of ``clock.offset``."""
-        copies = [_copy_view(record, copy) for copy in record.copies]
+        number, method, policy, began, ended, kind, code = record[:HEAD_FIELDS]
+        call = CallId(self._client.nonce, number)
+        starts = range(HEAD_FIELDS, len(record), COPY_FIELDS)
+        copies = [_copy_view(call, began, record[start : start + COPY_FIELDS]) for start in starts]
         return CallView(
-            call_id=str(CallId(self._client.nonce, record.number)),
-            method=record.row.method,
-            policy=record.row.policy,
-            began=record.began + offset,
-            latency=record.ended - record.began,
-            outcome=record.kind.name.lower(),
-            code=record.code,
+            call_id=str(call),
+            method=method,
+            policy=policy,
+            began=began + offset,
+            latency=ended - began,
+            outcome=OutcomeKind(kind).name.lower(),
+            code=code,
             replica=next((copy["replica"] for copy in copies if copy["winner"]), None),
             copies=copies,
         )
 
 
-def _copy_view(record: CallRecord, copy: SentCopy) -> CopyView:
-    def since(at: float | None) -> float | None:
-        return None if at is None else at - record.began
-
-    won = copy.id == record.winner
+def _copy_view(call: CallId, began: float, fields: tuple[Any, ...]) -> CopyView:
+    serial, rank, replica, kind, round_, sent, started, ended, state, cause, won, waited, worked = fields
     return CopyView(
-        copy=str(copy.id),
-        replica=copy.replica,
-        kind=copy.kind.label,
-        rank=None if copy.id.rank == UNTIED else copy.id.rank,
-        round=copy.round,
-        sent=copy.sent_at - record.began,
-        started=since(copy.started_at),
-        ended=since(copy.ended_at),
-        end=_end(copy),
+        copy=str(CopyId(*call, serial, rank)),
+        replica=replica,
+        kind=CopyKind(kind).label,
+        rank=None if rank == UNTIED else rank,
+        round=round_,
+        sent=sent - began,
+        started=None if started is None else started - began,
+        ended=None if ended is None else ended - began,
+        end=_end(ended, state, Cause(cause)),
         winner=won,
-        queue_wait=record.waited if won else None,
-        service_time=record.worked if won else None,
+        queue_wait=waited,
+        service_time=worked,
     )
 
 
-def _end(copy: SentCopy) -> str:
+def _end(ended: float | None, state: int | None, cause: Cause) -> str:
     """As ``Attempt.end``; a copy of a call that has ended and of which nothing is heard has lost."""
-    if copy.ended_at is None:
+    if ended is None:
         return LOST
-    words = "lost" if copy.state is None else copy.state.label
-    return words if copy.cause == Cause.NONE else f"{words}: {copy.cause.label}"
+    words = "lost" if state is None else CopyState(state).label
+    return words if cause == Cause.NONE else f"{words}: {cause.label}"
