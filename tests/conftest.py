@@ -8,6 +8,7 @@
   test then has as much time as one of the long kinds.
 * A test that leaves a process behind fails, and the process is killed (_processes.py).
 * A test that hangs fails and tells where its tasks stood (_watchdog.py).
+* A test that uses internet sockets in virtual time fails (_clocks.py).
 * SIGINT and SIGHUP have their usual meaning for the programs that tests start, even if this process was started in the
   background of a script, or by nohup, where they are ignored.
 """
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests._clocks import CLOCKS, SocketWatch
 from tests._processes import Descendants, describe, end
 from tests._watchdog import with_deadline
 
@@ -125,6 +127,19 @@ def minutes(request: pytest.FixtureRequest) -> float:
 
 
 descendants = Descendants()
+sockets = SocketWatch()
+
+
+@pytest.fixture(autouse=True)
+def no_socket_in_virtual_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that mixes the two: what the kernel takes does not fit into a time that jumps."""
+    if CLOCKS.isdisjoint(request.fixturenames):
+        yield
+        return
+    with sockets.watching() as used:
+        yield
+    if used:
+        pytest.fail(f"sockets in virtual time: {'; '.join(used[:3])}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 from trio.testing import MockClock
 
-from tests.net.bench import assert_idle, bench_service, gather
+import tiedreq
+from tests.net.bench import Journal, assert_idle, bench_service, gather
 from tests.net.raw import RawLink, raw_link, seat
-from tiedreq import ReplicaLimits
+from tiedreq import Plain, ReplicaLimits
 from tiedreq.core.link_options import LinkSide
 from tiedreq.core.messages import Chunk, Ended
 from tiedreq.core.types import Cause
+from tiedreq.observe.client import METHODS_MAX, OTHERS
 from tiedreq.testing import LocalCluster
 from tiedreq.wire.limits import wire_limits
 
@@ -87,3 +89,72 @@ async def test_unfinished_messages_of_all_links_have_a_limit(autojump_clock: Moc
             assert not any(link.downs for link in links)
         await assert_idle(cluster, client)
         assert unfinished.total == 0
+
+
+async def test_a_restarted_replica_is_not_flooded(autojump_clock: MockClock) -> None:
+    """B18: three at 60 % of what they can do; the one that comes back has a share of the calls and no heap of them."""
+    journal = Journal()
+    cluster = LocalCluster(bench_service(journal), replicas=3, slots=2)
+    deepest = 0
+    async with cluster as client, trio.open_nursery() as nursery:
+
+        async def load() -> None:
+            for _ in range(1200):
+                nursery.start_soon(lambda: client.call("work", 0.02, policy=Plain(), timeout=20))
+                await trio.sleep(1 / 180)
+
+        nursery.start_soon(load)
+        await trio.sleep(2)
+        cluster.stop("r0")
+        await trio.sleep(0.2)
+        await cluster.start("r0")
+        back = trio.current_time()
+        while trio.current_time() < back + 2:
+            deepest = max(deepest, cluster.handles["r0"].status()["queue"])
+            await trio.sleep(0.01)
+        begun = [run.replica for run in journal.runs if run.began > back]
+        assert 0.2 < begun.count("r0") / len(begun) < 0.45
+        assert deepest <= 8
+    assert client.stats()["answered"] == 1200
+
+
+async def test_names_that_others_choose_are_no_labels(autojump_clock: MockClock) -> None:
+    """B48: methods that nobody has, clients with ever new names, and calls with keys."""
+    cluster = LocalCluster(bench_service(), replicas=1)
+    async with cluster as client:
+        assert await client.call("work", key="k0") == "r0"
+        before = (await client.inquire("snapshot"))["r0"]
+        for number in range(20):
+            side = LinkSide("tiedreq", "client", f"client {number}", 1000 + number)
+            async with raw_link(seat(cluster, f"raw{number}"), cluster.urls["r0"], side=side) as raw:
+                raw.send(*[raw.submit(each, f"method {number} {each}") for each in range(50)])
+                raw.send(raw.submit(50, "work", key=f"key {number}"))
+                await trio.sleep(0.1)
+                assert {ended.cause for ended in raw.of(Ended)} == {Cause.UNKNOWN_METHOD}
+        await trio.sleep(1)
+        after = (await client.inquire("snapshot"))["r0"]
+        assert set(after["methods"]) == set(before["methods"]) == {"work", "once", "blob", "size"}
+        assert after["methods"]["work"]["answered"] == 21
+        assert after["endings"] == {"refused": {"unknown method": 1000}}
+        assert set(after["links"]) == set(before["links"]) and after["callers"] == 1
+        await assert_idle(cluster, client)
+
+
+async def test_a_client_labels_so_many_methods_and_no_more(autojump_clock: MockClock) -> None:
+    """B48: of a service with more methods than that, the rest share a row, and the sums hold."""
+    service = tiedreq.Service("many")
+
+    async def nothing(ctx: tiedreq.Context, args: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    names = [f"method{number}" for number in range(METHODS_MAX + 44)]
+    for name in names:
+        service.method(name)(nothing)
+    async with LocalCluster(service, replicas=1) as client:
+        for name in names:
+            await client.call(name)
+        assert client.observer is not None
+        rows = client.observer.snapshot()["methods"]
+        assert len(rows) == METHODS_MAX + 1
+        (others,) = [row for row in rows if row["method"] == OTHERS]
+        assert others["calls"] == 44 and sum(row["calls"] for row in rows) == len(names)

@@ -20,7 +20,7 @@ def suite(tmp_path: Path):
     """Run pytest, with this repository's configuration, on a test module given as text."""
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for helper in ("__init__.py", "conftest.py", "_processes.py", "_watchdog.py"):
+    for helper in ("__init__.py", "conftest.py", "_clocks.py", "_processes.py", "_watchdog.py"):
         shutil.copy(ROOT / "tests" / helper, tmp_path / "tests")
 
     def run(source: str, *options: str) -> tuple[int, str]:
@@ -204,3 +204,28 @@ def test_nightly_examples_grow_with_the_minutes_and_have_time(suite, monkeypatch
     assert "so many: 4000 (720.0,)" in suite(probe, "-s", "--all", "--minutes", "10")[1]
     assert "so many: 800 (240.0,)" in suite(probe, "-s", "--hypothesis-profile", "nightly", "--minutes", "2")[1]
     assert "so many: 60 usual limit" in suite(probe, "-s", "--hypothesis-profile", "dev")[1]
+
+
+MIXED = """
+    import socket
+
+    import trio
+
+    async def test_virtual_and_a_socket(autojump_clock):
+        with socket.create_server(("127.0.0.1", 0)):
+            await trio.sleep(1)
+
+    async def test_virtual_alone(autojump_clock):
+        await trio.sleep(1)
+        await trio.to_thread.run_sync(int)
+
+    async def test_a_socket_alone():
+        with socket.create_server(("127.0.0.1", 0)):
+            await trio.sleep(0)
+"""
+
+
+def test_sockets_in_virtual_time_are_found(suite) -> None:
+    code, told = suite(MIXED)
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert "3 passed, 1 error" in told and "sockets in virtual time: socket.bind" in told
