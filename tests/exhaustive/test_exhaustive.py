@@ -21,6 +21,8 @@ from tests.exhaustive.nightly import Nightly
 from tests.exhaustive.search import Report, Search
 from tests.exhaustive.walks import SHARED, Walker, draw
 from tests.mutants.mutants import MUTANTS, Mutant
+from tiedreq.core.call import CallCore
+from tiedreq.core.events import CallRequested, ResultReceived, TimePassed
 from tiedreq.core.policy import Plain
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -101,6 +103,29 @@ def test_a_search_that_is_over_leaves_nothing_in_memory() -> None:
 def test_a_search_that_is_stopped_says_so() -> None:
     report = Search(COMPLETE, states_max=100).run()
     assert not report.complete and report.states < 1_000 and "not all" in str(report)
+
+
+class Dithering(CallCore):
+    """A call that hears no answer and is never at rest: its timer fires for ever, and changes something each time."""
+
+    def _call_requested(self, event: CallRequested, now: float) -> None:
+        super()._call_requested(event, now)
+        self._backup_at = now + 1.0
+
+    def _time_passed(self, event: TimePassed, now: float) -> None:
+        self._untargeted ^= 1
+        self._backup_at = now + 1.0
+
+    def _result_received(self, event: ResultReceived, now: float) -> None:
+        pass
+
+
+def test_a_call_that_goes_round_in_circles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No state of it is an end, so that only the way back from the ends (L2) shows it."""
+    monkeypatch.setattr("tests.exhaustive.parts.CallCore", Dithering)
+    report = Search(Case("circles", policies=(Plain(),))).run()
+    assert {violation.invariant for violation in report.violations} == {"L2"} and report.complete
+    assert "no end can be reached" in report.story()
 
 
 def test_an_unknown_fault_is_refused() -> None:
