@@ -23,6 +23,8 @@ def note(ctx, number, what):
 
 @service.method(idempotent=True)
 async def square(ctx, args):
+    if not isinstance(args, dict) or type(args.get("number")) is not int:
+        raise tiedreq.Failure("bad_arguments", "a number is missing")
     number = args["number"]
     note(ctx, number, "started")
     end = "raised"

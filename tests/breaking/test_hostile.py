@@ -86,6 +86,7 @@ class Fire:
                     whole[rng.randrange(len(whole))] = rng.randrange(256)
                 with suppress(Exception):  # the other side may have closed it: that is its good right
                     await raw.send_unchecked(said)
+                    await trio.sleep(rng.choice([0, 0.005]))  # so that some of it is carried out
                     assert raw.transport is not None
                     await raw.transport.send_frame(bytes(rng.choice([whole, rng.choice(BAD_VALUES)])))
                     await trio.sleep(0.01)
@@ -137,7 +138,10 @@ async def test_a_replica_under_fire(tmp_path: Path, minutes: float) -> None:
             await trio.sleep(SHORT_SECONDS + 60 * max(0.0, minutes - 2))
             after = process.memory_info().rss
             nursery.cancel_scope.cancel()
-        assert min(fire.shots.values()) > 20 and len(fire.shots) == 3 and len(answered) > 50, (fire.shots, answered)
+        assert min(fire.shots.values()) > 20 and len(fire.shots) == 3 and len(answered) > 50, (
+            fire.shots,
+            len(answered),
+        )
         assert after < before * (1 + GROWTH_MAX), f"{before} bytes before, {after} after {fire.shots}"
         with trio.fail_after(20):
             while len(os.listdir(f"/proc/{child.pid}/fd")) >= files:  # noqa: ASYNC110 - the client has left, too
