@@ -1,7 +1,8 @@
 """Something happens at every scheduling point of a call; afterwards client and replicas are at baseline.
 
-Everything is real but the network and the clock. A call that was cancelled ends as cancelled or with its answer; a call
-that was not cancelled has exactly one outcome, its answer; and the next call works.
+Everything is real but the network and the clock. A call that was cancelled ends as cancelled or with its answer, and no
+copy of it is worked on any more; a call that was not cancelled has exactly one outcome, its answer; and the next call
+works.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ POLICIES = {
 }
 
 
-def make_service(running: Counter[str]) -> tiedreq.Service:
+SECONDS = 0.005
+"""What the call takes that something happens to; other calls take less."""
+
+
+def make_service(running: Counter[str], ended: list[float] | None = None) -> tiedreq.Service:
+    """``ended`` takes the times at which handlers of the call came to their end."""
     service = tiedreq.Service("points")
 
     @service.method(idempotent=True)
@@ -38,6 +44,8 @@ def make_service(running: Counter[str]) -> tiedreq.Service:
         running[ctx.call_id] += 1
         try:
             await trio.sleep(args)
+            if args == SECONDS and ended is not None:
+                ended.append(trio.current_time())
         finally:
             running[ctx.call_id] -= 1
         return ctx.replica
@@ -80,7 +88,7 @@ async def at_point(
         await busy(client, nursery, 3)
         with trio.CancelScope() as scope:
             trigger.arm(point, lambda: disturb(cluster, scope))
-            answer = await client.call("work", 0.005, policy=policy, timeout=5.0)
+            answer = await client.call("work", SECONDS, policy=policy, timeout=5.0)
         trigger.disarm()
         assert (answer is None) == scope.cancelled_caught
     return answer
@@ -91,12 +99,20 @@ async def at_point(
 def test_cancelled_at_every_point(policy: tiedreq.Policy, seed: int) -> None:
     async def main(trigger: Trigger) -> None:
         running: Counter[str] = Counter()
-        cluster = LocalCluster(make_service(running), replicas=3, slots=1, mesh_latency=0.001)
-        cancelled = 0
+        ended: list[float] = []
+        cluster = LocalCluster(make_service(running, ended), replicas=3, slots=1, mesh_latency=0.001)
+        cancelled, given_up_at = 0, 0.0
+
+        def give_up(_: LocalCluster, scope: trio.CancelScope) -> None:
+            nonlocal given_up_at
+            given_up_at = trio.current_time()
+            scope.cancel()
+
         async with cluster as client:
             for point in range(1, POINTS_MAX):
-                answer = await at_point(cluster, client, trigger, policy, point, lambda _, scope: scope.cancel())
+                answer = await at_point(cluster, client, trigger, policy, point, give_up)
                 await at_baseline(cluster, client, running)
+                assert answer is not None or max(ended, default=0.0) <= given_up_at, "work for nobody goes on"
                 cancelled += answer is None
                 if not trigger.fired:
                     break

@@ -44,7 +44,7 @@ def _case(name: str, faults: int, kinds: tuple[str, ...], **options: object) -> 
     return replace(_SMALL, name=name, faults=faults, kinds=kinds, **options)  # type: ignore[arg-type]
 
 
-COMPLETE = _case("one call, two replicas, two faults", 2, tuple(FAULTS), deadline_ends=True, floor=820_000)
+COMPLETE = _case("one call, two replicas, two faults", 2, tuple(FAULTS), deadline_ends=True, floor=850_000)
 
 EVERY_RUN: tuple[Case, ...] = (
     COMPLETE,
@@ -57,8 +57,8 @@ EVERY_RUN: tuple[Case, ...] = (
     _case("tie of three", 1, ("evict", "cancel", "fill"), replicas=3, policies=(THREE_STAGGERED,), floor=36_000),
     _case("tie and backup", 1, ("evict", "cancel", "expire"), replicas=3, policies=(GUARDED,), floor=54_000),
     _case("hedged", 1, (*MAIN, "freeze"), policies=(HEDGED,), floor=55_000),
-    _case("plain", 2, (*MAIN, "raise"), policies=(Plain(),), floor=38_000),
-    _case("plain, may not run twice", 2, (*MAIN, "raise"), policies=(Plain(),), idempotent=False, floor=18_000),
+    _case("plain", 2, (*MAIN, "raise"), policies=(Plain(),), floor=42_000),
+    _case("plain, may not run twice", 2, (*MAIN, "raise"), policies=(Plain(),), idempotent=False, floor=22_500),
     _case("handlers that can't be stopped", 1, MAIN, stoppable=False, busy=True, queue_max=2, floor=110_000),
     _case(
         "handlers that can be stopped later", 1, ("cut", "evict"), stoppable=False, becomes_stoppable=True, floor=23_000
