@@ -27,8 +27,8 @@ from tiedreq.wire.limits import wire_limits
 from tiedreq.wire.packing import packers
 
 TOKEN = "of-the-test-under-fire"
-WARM_SECONDS = 3.0
-SHORT_SECONDS = 6.0
+WARM_SECONDS = 2.0
+SHORT_SECONDS = 4.0
 GROWTH_MAX = 0.2
 BAD_VALUES = [
     b"\x91" * 100_000,

@@ -10,8 +10,8 @@ import trio
 
 from tests.breaking._cluster import Broken, Start
 
-SHORT_SECONDS = 8.0
-WARM_SECONDS = 3.0
+SHORT_SECONDS = 5.0
+WARM_SECONDS = 2.0
 GROWTH_MAX = 0.2
 SLACK_BYTES = 8_000_000
 """What an allocator may keep in a short run."""
