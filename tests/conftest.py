@@ -35,7 +35,7 @@ GRACE_SECONDS = 120.0
 NIGHTLY_EXAMPLES_PER_MINUTE = 400
 NIGHTLY_EXAMPLES_MIN = 100
 
-hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=60, print_blob=True)
 hypothesis.settings.register_profile(
     "ci", deadline=None, max_examples=60, derandomize=True, print_blob=True, database=None
 )
