@@ -65,6 +65,7 @@ class Triangle:
         self._connections: dict[frozenset[str], int] = {}
         self.client_links: dict[int, str] = {}
         self._untold: dict[tuple[str, str], list[int]] = {}
+        self._ended_in_order: set[int] = set()
         for name in replicas:
             self.boot(name)
 
@@ -91,6 +92,14 @@ class Triangle:
         self.watch.replica_lost(node.identity)
         self.held = {route for route in self.held if name not in route}
         self.trace.append(f"{name}  is gone")
+
+    def leave(self, name: str) -> None:
+        """A replica that has drained ends: all that it has said arrives, and its last word is that this was all."""
+        demand(self.nodes[name].drained, "driver", f"{name} has not drained")
+        for flight in [flight for flight in self.flights if flight.route.startswith(f"{name}>")]:
+            self.arrive(flight)
+        self._ended_in_order.add(self.link(CLIENT, name))
+        self.crash(name)
 
     def restart(self, name: str) -> None:
         self.crash(name)
@@ -140,7 +149,7 @@ class Triangle:
             self.watch.link_lost(link)
             self.client_links.pop(link, None)
             self.table.remove(link)
-            self._tell_calls(e.LinkLost(link))
+            self._tell_calls(e.LinkLost(link, link in self._ended_in_order))
         elif here in self.nodes:
             node = self.nodes[here]
             if link in node.links:

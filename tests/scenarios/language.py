@@ -13,6 +13,7 @@ advance S  ·  lag S          time passes with alarms, or before anybody is woke
 finish NAME COPY [answer|bad|busy|failed|stopped]
 stoppable NAME COPY          a handler in a thread says how it can be stopped
 drain NAME  ·  freeze NAME  ·  thaw NAME  ·  crash NAME [told=NAMES]  ·  boot NAME  ·  restart NAME
+leave NAME                   a replica that has drained ends, with all heard that it had to say
 cut X Y [told=NAMES]  ·  tell-lost X Y  ·  connect X Y
 outbox-full NAME
 state                        where every copy is, what replicas hold, and how calls ended
@@ -218,6 +219,9 @@ class Stage:
     def do_crash(self, words: Words) -> None:
         told = words.option("told", "*")
         self.triangle.crash(words.word(), told=None if told == "*" else told)
+
+    def do_leave(self, words: Words) -> None:
+        self.triangle.leave(words.word())
 
     def do_boot(self, words: Words) -> None:
         self.triangle.boot(words.word())

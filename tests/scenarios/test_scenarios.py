@@ -1,6 +1,6 @@
 """Golden transcripts of the named races. ``pytest tests/scenarios --rewrite`` writes them anew.
 
-Every scenario ends in calm, which is not in its transcript: all faults are mended and nothing may be left.
+Every cluster of a scenario ends in calm, which is not in its transcript: all faults are mended and nothing may be left.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def play(blocks: list[Block]) -> list[Block]:
     for block in blocks:
         told: list[str] = []
         for line in block.commands:
+            if line.startswith("cluster ") and stage.replicas:
+                assert calm(stage.triangle, stage.replicas) == []
             told += stage.run(line)
         played.append(block.told(told or ["ok"]) if block.commands else block)
     assert calm(stage.triangle, stage.replicas) == []
