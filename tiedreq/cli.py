@@ -52,6 +52,7 @@ def command() -> None:
 @click.option("--tls-cert", type=FILE, help="Listen with TLS: the certificate (PEM).")
 @click.option("--tls-key", type=FILE, help="Its private key (PEM).")
 @click.option("--tls-ca", type=FILE, help="Trust peers with certificates of this authority (PEM).")
+@click.option("--tls-clients", type=FILE, help="Let in only who shows a certificate of this authority (PEM).")
 @click.option("--cluster", default="tiedreq", show_default=True, metavar="NAME", help="The cluster's name.")
 @click.option("--drain-timeout", type=DURATION, default="10s", show_default=True, help="For what runs, at the end.")
 @click.option("--metrics", metavar="HOST:PORT", help="Show health, metrics and more over HTTP: 127.0.0.1:9100.")
@@ -59,7 +60,15 @@ def command() -> None:
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--debug", is_flag=True, help="Tell callers the text of unexpected exceptions.")
-def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca: Path, **options: Any) -> int:
+def serve(
+    app: str,
+    peers: Sequence[str],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    tls_clients: Path | None,
+    **options: Any,
+) -> int:
     """Run one replica of a service: MODULE:SERVICE, where the current directory is importable.
 
     Prints "ready NAME URL" once it accepts calls. SIGTERM or Ctrl-C drains and ends with 0; again, it ends at once.
@@ -73,8 +82,9 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
 
     metrics = options.pop("metrics")
     token_file = options.pop("token_file")
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key go together")
+    own = _certificate(tls_cert, tls_key)
+    if tls_clients is not None and own is None:
+        raise click.UsageError("--tls-clients goes with --tls-cert and --tls-key")
     if any(letter.isspace() or letter in ",=" for letter in options["name"]):
         raise click.UsageError(f"--name: {options['name']!r}: --peers can't name white space, ',' and '='")
     known = read_peers(peers)
@@ -82,8 +92,8 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
         app,
         peers=known,
         token=read_token(token_file),
-        ssl_context=server_tls(tls_cert, tls_key) if tls_cert is not None else None,
-        peer_ssl_context=client_tls(tls_ca, known.values()),
+        ssl_context=server_tls(*own, tls_clients) if own is not None else None,
+        peer_ssl_context=client_tls(tls_ca, known.values(), own),
         observe=Observe(listen=metrics, tracing=options.pop("tracing")),
         **options,
     )
@@ -92,6 +102,8 @@ def serve(app: str, peers: Sequence[str], tls_cert: Path, tls_key: Path, tls_ca:
 def _where(function: Callable[..., int]) -> Callable[..., int]:
     """The options that say where the cluster is."""
     for option in (
+        click.option("--tls-key", type=FILE, help="Its private key (PEM)."),
+        click.option("--tls-cert", type=FILE, help="The certificate to show where replicas ask for one (PEM)."),
         click.option("--tls-ca", type=FILE, help="Trust replicas with certificates of this authority (PEM)."),
         click.option("--token-file", type=FILE, help="The cluster's shared secret; a cluster file holds it already."),
         click.option("--cluster-name", metavar="NAME", help="With --replicas: the cluster's name.  [default: tiedreq]"),
@@ -200,7 +212,13 @@ def explain(
 
 
 def _read_where(
-    cluster: str | None, replicas: str | None, cluster_name: str | None, token_file: Path | None, tls_ca: Path | None
+    cluster: str | None,
+    replicas: str | None,
+    cluster_name: str | None,
+    token_file: Path | None,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
 ) -> Where:
     from tiedreq.commands import Where
 
@@ -210,11 +228,12 @@ def _read_where(
         raise click.UsageError(f"--cluster: {cluster!r} is no file; addresses go to --replicas")
     if replicas is not None and "://" not in replicas:
         raise click.UsageError(f"--replicas: {replicas!r} is no address; a cluster file goes to --cluster")
+    own = _certificate(tls_cert, tls_key)
     return Where(
         replicas=cluster if cluster is not None else replicas,
         cluster=cluster_name,
         token=read_token(token_file),
-        tls=lambda urls: client_tls(tls_ca, urls),
+        tls=lambda urls: client_tls(tls_ca, urls, own),
     )
 
 
@@ -244,24 +263,49 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
-def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What a replica that listens with TLS needs. Raises ``BadOption``."""
+def _certificate(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    return (certificate, key) if certificate is not None and key is not None else None
+
+
+def server_tls(certificate: Path, key: Path, clients: Path | None = None) -> ssl.SSLContext:
+    """What a replica that listens with TLS needs; ``clients``: whose certificates who dials must show.
+
+    Raises ``BadOption``.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    _load_certificate(context, certificate, key)
+    if clients is not None:
+        try:
+            context.load_verify_locations(clients)
+        except (ssl.SSLError, OSError) as error:
+            raise BadOption(f"tls-clients: {clients} can't be used: {error}") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_tls(authority: Path | None, urls: Any, own: tuple[Path, Path] | None = None) -> ssl.SSLContext | None:
+    """What dialing ``urls`` needs, with the certificate and key to show; None when none of them is ``wss://``.
+
+    Raises ``BadOption``.
+    """
+    if not any(url.startswith("wss://") for url in urls):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=authority)
+    except (ssl.SSLError, OSError) as error:
+        raise BadOption(f"tls-ca: {authority} can't be used: {error}") from None
+    if own is not None:
+        _load_certificate(context, *own)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     try:
         context.load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
         raise BadOption(f"tls-cert, tls-key: {certificate} and {key} can't be used: {error}") from None
-    return context
-
-
-def client_tls(authority: Path | None, urls: Any) -> ssl.SSLContext | None:
-    """What dialing ``urls`` needs; None when none of them is ``wss://``. Raises ``BadOption``."""
-    if not any(url.startswith("wss://") for url in urls):
-        return None
-    try:
-        return ssl.create_default_context(cafile=authority)
-    except (ssl.SSLError, OSError) as error:
-        raise BadOption(f"tls-ca: {authority} can't be used: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

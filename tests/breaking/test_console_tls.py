@@ -1,0 +1,65 @@
+"""Mutual TLS as an operator sets it up: by options of the console command."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.cluster._launcher import Child, write_app
+
+pytestmark = pytest.mark.system
+
+Run = Callable[..., Child]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    write_app(tmp_path)
+    started: list[Child] = []
+
+    def start(*arguments: str) -> Child:
+        started.append(Child(["-m", "tiedreq", *arguments], tmp_path))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.end()
+
+
+def write_certificates(folder: Path) -> None:
+    """``ca.pem``; ``cert.pem`` and ``key.pem`` of it for 127.0.0.1, which also stand for a client here."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+
+
+def test_mutual_tls_from_the_command_line(run: Run, tmp_path: Path) -> None:
+    """Two replicas link, a client with a certificate calls, one without it gets one line."""
+    write_certificates(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--tls-ca", "ca.pem"]
+    both = ["serve", "app:service", *own, "--tls-clients", "ca.pem", "--listen"]
+    a = run(*both, "127.0.0.1:0", "--name", "a", "--peers", f"b=wss://127.0.0.1:{port}")
+    url = a.line().split()[-1]
+    b = run(*both, f"127.0.0.1:{port}", "--name", "b", "--peers", f"a={url}")
+    b.line()
+    where = ["--replicas", f"{url},wss://127.0.0.1:{port}"]
+    call = run("call", "lookup", "{}", "--policy", "tied", *where, *own)
+    assert call.wait() == 0, call.stderr
+    without = run("call", "lookup", "{}", "--timeout", "2s", *where, "--tls-ca", "ca.pem")
+    assert without.wait() == 1
+    assert len(without.error) == 1 and "ConnectError" in without.stderr
+    half = run("status", *where, "--tls-cert", "cert.pem")
+    assert half.wait() == 2 and "go together" in half.stderr
+    alone = run("serve", "app:service", "--name", "c", "--tls-clients", "ca.pem")
+    assert alone.wait() == 2 and "--tls-clients goes with" in alone.stderr
+    for child in (a, b):
+        child.popen.terminate()
+    assert [child.wait() for child in (a, b)] == [0, 0]
