@@ -150,6 +150,8 @@ class CallCopies:
             self._round_at,
             self._backups,
             self._untargeted,
+            self._denials,
+            self._retry_after,
             self._failure,
         )
 

@@ -240,7 +240,7 @@ class CopyBook:
         }
 
     def snapshot(self) -> tuple[object, ...]:
-        """Everything that the future depends on, as hashable plain values (times are absolute)."""
+        """All that decisions depend on but the counters, as hashable plain values (times are absolute)."""
         return (
             self.identity,
             self.draining,
@@ -254,6 +254,8 @@ class CopyBook:
             tuple((link, c.client, c.cancels.snapshot()) for link, c in sorted(self._callers.items())),
             tuple(sorted(self._peers.items())),
             tuple(sorted(self._links.items())),
+            self._pushback_until,
+            tuple(sorted(self._notice_latencies.items())),
         )
 
     # ---- starts and endings ---------------------------------------------------------------------------------------
