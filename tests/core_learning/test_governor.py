@@ -6,7 +6,15 @@ from random import Random
 
 import pytest
 
-from tiedreq.core.governor import BACKUPS_KEPT, PROBE_EVERY, PROBE_SECONDS, TRIAL_SECONDS, Governor, GovernorState
+from tiedreq.core.governor import (
+    BACKUPS_KEPT,
+    END_SPACING,
+    PROBE_EVERY,
+    PROBE_SECONDS,
+    TRIAL_SECONDS,
+    Governor,
+    GovernorState,
+)
 
 OK, USELESS, SATURATED, OFF = (
     GovernorState.OK,
@@ -61,8 +69,8 @@ def test_backups_that_never_win_are_useless(chance: float) -> None:
     service = Service(chance)
     service.run(30.0, chance)
     service.sent = 0
-    assert service.run(30.0, 0.0) == USELESS
-    assert service.sent < 20 + 2 * BACKUPS_KEPT
+    assert service.run(45.0, 0.0) == USELESS
+    assert service.sent < 20 + 2 * BACKUPS_KEPT * (1 + 5 * END_SPACING)
     assert "belongs to the call" in service.governor.view().reason
     service.sent = 0
     assert service.run(600.0, 0.0) == USELESS
@@ -101,6 +109,33 @@ def test_losers_that_never_started_mean_saturated() -> None:
     service = Service(0.9)
     assert service.run(30.0, 0.0, started=False) == SATURATED
     assert "queue" in service.governor.view().reason
+
+
+def burst(governor: Governor, begin: float, seconds: float, ends: int) -> None:
+    """So many backups end within so many seconds, none of them has started and none wins."""
+    for number in range(ends):
+        governor.backup_ended(False, False, 0.5, begin + number * seconds / ends)
+
+
+@pytest.mark.parametrize("rate", [10.0, 100.0, 2_000.0])
+def test_a_pause_is_one_misfortune_however_many_backups_lose_by_it(rate: float) -> None:
+    """A replica stops for 200 ms every two seconds: backups lose meanwhile, the others do as chance says."""
+    governor, rng = Governor(0.0), Random(1)
+    for second in range(0, 60, 2):
+        burst(governor, second, 0.2, 400)
+        for number in range(int(1.8 * rate)):
+            now = second + 0.2 + number / rate
+            governor.backup_ended(rng.random() < 0.5, True, 0.5, now)
+            assert governor.state == OK, (now, governor.view())
+
+
+def test_losses_that_go_on_for_seconds_lower_the_budget_whatever_the_rate() -> None:
+    for ends in (16, 400, 4_000):
+        governor = Governor(0.0)
+        burst(governor, 0.0, 1.0, ends)
+        assert governor.state == OK
+        burst(governor, 1.0, 5.0, 5 * ends)
+        assert governor.state == SATURATED, governor.view()
 
 
 def test_everyone_slow_is_saturated_before_it_is_sure() -> None:

@@ -20,6 +20,7 @@ from tiedreq.core.governor import (
     DEMAND_SECONDS,
     DEMAND_SLACK,
     DEMAND_STEP,
+    END_SPACING,
     PROBE_EVERY,
     PROBE_SECONDS,
     PROBES_KEPT,
@@ -69,6 +70,7 @@ class Model:
         self.turned_down = 0
         self.told = 0
         self.expected_in_window = 0.0
+        self.counted_at = -math.inf
         self.held = 0
         self.word = ""
         self._summed, self._sums = 0, (0.0, 0.0, 1.0, 0.0, 0.0)
@@ -175,6 +177,9 @@ class Model:
         return True
 
     def backup_ended(self, end: End) -> None:
+        if self.now < self.counted_at + END_SPACING:
+            return
+        self.counted_at = self.now
         self.ends.append(end)
         self.told += 1
         self.expected_in_window += end.chance
@@ -232,7 +237,7 @@ class GovernorMachine(RuleBasedStateMachine):
 
     @rule(
         times=st.sampled_from([1, 2, 5, 8, 20]),
-        apart=st.sampled_from([0.0, 0.1, 3.0]),
+        apart=st.sampled_from([0.0, 0.01, 0.07, 3.0]),
         won=st.sampled_from([0, 0, 1, 2, 3, 10]),
         started=st.booleans(),
         chance=chances,

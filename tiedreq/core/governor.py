@@ -7,6 +7,12 @@ each later one) the governor sums
     k = backups that answered first      e = sum of w      V = 1 + sum of w (1 - w)
 
 and compares k, which is what happened, with e, which chance would give. (The 1 keeps a handful from deciding.)
+
+Chance is for backups that fare independently. Those that end at about the same time don't: while a replica is stopped
+for 200 ms, the backups of all its calls wait in the same longer queues and lose together, a hundred of them at a few
+thousand calls per second, and then they win again. So at most one backup in ``END_SPACING`` counts: the last
+``BACKUPS_KEPT`` are spread over four seconds or more, whatever the rate.
+
 Backups don't win when the slowness
 
 * belongs to the *call*: every copy of a slow call is slow. ``useless`` when k < e / 2 and e - k > 4 sqrt(V); for
@@ -41,6 +47,8 @@ PROBE_SECONDS = 3.0
 PROBE_EVERY = 5
 TRIAL_SECONDS = 60.0
 TRIAL_WINS = 1.0
+END_SPACING = 1 / 16
+"""Of backups that end within so many seconds the first one counts, for all of them."""
 SURE = 4.0
 SUSPECT = 3.0
 WINS_MIN = 0.5
@@ -141,6 +149,7 @@ class Governor:
         self._skipped = 0
         self._told = 0
         self._told_expected = 0.0
+        self._next_end = now
         self.held = 0
 
     def set_off(self, reason: str | None) -> None:
@@ -192,8 +201,12 @@ class Governor:
     def backup_ended(self, won: bool, started: bool, chance: float, now: float) -> None:
         """A backup won or lost its race; ``chance`` is w, ``started`` whether it was known to have begun.
 
-        Not to be told of backups that the end of the call, a failure or a lost link took out of the race.
+        Not to be told of backups that the end of the call, a failure or a lost link took out of the race. One that ends
+        less than ``END_SPACING`` after the last one that counted changes nothing.
         """
+        if now < self._next_end:
+            return
+        self._next_end = now + END_SPACING
         self._tally.add(won, started, chance)
         self._told += 1
         self._told_expected += chance
