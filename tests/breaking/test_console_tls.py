@@ -10,6 +10,7 @@ import pytest
 import trustme
 
 from tests.cluster._launcher import Child, write_app
+from tiedreq.cli import main
 
 pytestmark = pytest.mark.system
 
@@ -56,10 +57,32 @@ def test_mutual_tls_from_the_command_line(run: Run, tmp_path: Path) -> None:
     without = run("call", "lookup", "{}", "--timeout", "2s", *where, "--tls-ca", "ca.pem")
     assert without.wait() == 1
     assert len(without.error) == 1 and "ConnectError" in without.stderr
-    half = run("status", *where, "--tls-cert", "cert.pem")
-    assert half.wait() == 2 and "go together" in half.stderr
-    alone = run("serve", "app:service", "--name", "c", "--tls-clients", "ca.pem")
-    assert alone.wait() == 2 and "--tls-clients goes with" in alone.stderr
     for child in (a, b):
         child.popen.terminate()
     assert [child.wait() for child in (a, b)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["status", "--replicas", "wss://a:1", "--tls-cert", "cert.pem"], "go together"),
+        (["serve", "app:service", "--name", "c", "--tls-clients", "ca.pem"], "--tls-clients goes with"),
+        (["serve", "app:service", "--name", "c", "--tls-cert", "cert.pem"], "go together"),
+        (
+            ["serve", "x:y", "--name", "c", "--tls-cert", "cert.pem", "--tls-key", "key.pem", "--tls-clients", "no"],
+            "no",
+        ),
+    ],
+)
+def test_half_of_what_it_takes(
+    arguments: list[str],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_certificates(tmp_path)
+    (tmp_path / "no").write_text("no certificate")
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert why in capsys.readouterr().err

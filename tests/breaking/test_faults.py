@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 
 AT_ONCE = Tied(backup=None, stagger=0.0)
 """Both copies leave at once, so that the replicas have to settle it between them."""
-FAULT_SECONDS = 1.5
+FAULT_SECONDS = 1.2
 
 
 def read_lines(folder: Path, number: int) -> list[str]:

@@ -116,5 +116,5 @@ async def test_wall_clocks_that_step(start: Start, rate: float) -> None:
     """B27: each replica's wall clock jumps by hours, there and back, in the middle of calls."""
     cluster = start(replicas=3, more=CLOCKS)
     async with cluster.under_load(rate) as load:
-        await trio.sleep(2)
+        await trio.sleep(1)
     assert cluster.verdict(load).errors == {}
