@@ -52,14 +52,14 @@ EVERY_RUN: tuple[Case, ...] = (
     _case("a replica freezes", 1, ("freeze",), replicas=3, policies=(GUARDED,), floor=6_000),
     _case("late news", 1, ("cut",), late=True, floor=105_000),
     _case("sides learn of a link one by one", 1, ("crash", "cut"), whole_links=False, floor=21_000),
-    _case("a third replica for failover", 1, MAIN, replicas=3, floor=65_000),
+    _case("a third replica for failover", 1, MAIN, replicas=3, floor=72_000),
     _case("every choice of the picker", 1, ("cancel", "raise"), replicas=3, any_choice=True, floor=7_000),
     _case("tie of three", 1, ("evict", "cancel", "fill"), replicas=3, policies=(THREE_STAGGERED,), floor=36_000),
     _case("tie and backup", 1, ("evict", "cancel", "expire"), replicas=3, policies=(GUARDED,), floor=54_000),
-    _case("hedged", 1, (*MAIN, "freeze"), policies=(HEDGED,), floor=55_000),
+    _case("hedged", 1, (*MAIN, "freeze"), policies=(HEDGED,), floor=62_000),
     _case("plain", 2, (*MAIN, "raise"), policies=(Plain(),), floor=42_000),
     _case("plain, may not run twice", 2, (*MAIN, "raise"), policies=(Plain(),), idempotent=False, floor=22_500),
-    _case("handlers that can't be stopped", 1, MAIN, stoppable=False, busy=True, queue_max=2, floor=110_000),
+    _case("handlers that can't be stopped", 1, MAIN, stoppable=False, busy=True, queue_max=2, floor=117_000),
     _case(
         "handlers that can be stopped later", 1, ("cut", "evict"), stoppable=False, becomes_stoppable=True, floor=23_000
     ),
