@@ -7,6 +7,7 @@ that people read is.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import signal
 import sys
@@ -55,6 +56,8 @@ class Comparison:
 
     def run(self) -> int:
         """Run everything and write what was asked for; the exit code."""
+        if self._options.out is not None and importlib.util.find_spec("matplotlib") is None:
+            self._note("report: matplotlib is missing, so only rows will be written; pip install 'tiedreq[report]'")
         code = self._run_all()
         rows = rows_of(self._plan.cells, self._plan.seeds, self._results)
         if not rows:
