@@ -25,6 +25,8 @@ class Price(NamedTuple):
 
 
 APART = 3.0
+HEADROOM = 1.05
+"""The highest mark is not cut by the upper edge."""
 BUSY_SHOWN_MIN = 0.02
 """The axis of the busy time goes at least that far to both sides of 1, so that chance does not look like a price."""
 
@@ -57,7 +59,7 @@ def _picture(view: View, workload: Workload, entries: list[Entry]) -> Picture:
         panel.set_title(price.title)
         panel.set_ylabel(price.axis)
     for panel in panels[:2]:
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, HEADROOM * panel.get_ylim()[1])
     low, high = panels[2].get_ylim()
     panels[2].set_ylim(min(low, 1 - BUSY_SHOWN_MIN), max(high, 1 + BUSY_SHOWN_MIN))
     panels[2].axhline(1, color="#555555", linewidth=0.8, zorder=1)
