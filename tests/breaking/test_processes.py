@@ -58,16 +58,29 @@ async def test_both_replicas_of_a_pair_drain_at_once(start: Start, rate: float) 
     assert cluster.verdict(load).errors == {}
 
 
+ROOM = """
+
+import resource
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+"""
+"""A replica inherits its launcher's limit, and the service's book is not what is out of room."""
+
+
 async def test_no_disk_is_left_in_the_state_directory(start: Start, rate: float) -> None:
     """The launcher can't write a byte when a replica dies: calls go on, and the file follows when there is room."""
-    cluster = start(replicas=3)
+    cluster = start(replicas=3, more=ROOM)
     launcher = psutil.Process(cluster.launcher.pid)
     before = launcher.rlimit(psutil.RLIMIT_FSIZE)
     async with cluster.under_load(rate / 2) as load:
         launcher.rlimit(psutil.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         old = await cluster.kill("r0")
         await cluster.until_up("r0", but=old)
+        back = trio.current_time()
         assert cluster.launcher.replica_pids()["r0"] == old, "the old file is whole"
+        with trio.fail_after(20):
+            while "r0" not in load.answered_since(back):  # noqa: ASYNC110 - there is no event for it
+                await trio.sleep(0.05)
         launcher.rlimit(psutil.RLIMIT_FSIZE, before)
         with trio.fail_after(20):
             while cluster.launcher.replica_pids()["r0"] == old:  # noqa: ASYNC110 - there is no event for it
