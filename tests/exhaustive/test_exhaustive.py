@@ -33,7 +33,7 @@ def show(capsys: pytest.CaptureFixture[str], report: Report) -> None:
         print(f"\n{report}", end="", flush=True)
 
 
-QUICK_STATES_MAX = 20_000
+QUICK_STATES_MAX = 15_000
 """Searches with a larger floor run with the long kinds: together they take some minutes."""
 
 

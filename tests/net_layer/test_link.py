@@ -435,6 +435,7 @@ def count_links() -> int:
 
 
 class TestLeavesNothing:
+    @pytest.mark.soak
     @pytest.mark.timeout(120)
     async def test_after_a_thousand_connections(self, world: World) -> None:
         """No task, no socket, no link is left."""

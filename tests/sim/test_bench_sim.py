@@ -18,6 +18,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=50)
 
 
+@pytest.mark.system
 def test_rows_as_agreed(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     done = bench("--rounds", "1", "--warmup", "0.01", "--seconds", "0.05", "--json", str(file))
