@@ -43,7 +43,8 @@ class Dashboard:
         connection = http.client.HTTPConnection(self.address, self.port, timeout=30)
         try:
             sent = None if body is None else json.dumps(body)
-            connection.request(method, path, sent, {name.replace("_", "-"): value for name, value in headers.items()})
+            headers = {"connection": "close"} | {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, sent, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
