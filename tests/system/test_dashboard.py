@@ -146,14 +146,34 @@ def test_none_is_started_when_none_is_wanted(up: Start) -> None:
     assert launcher.stop() == 0
 
 
+BUSY = """
+    import pathlib
+    import trio
+    import tiedreq
+
+    service = tiedreq.Service("app")
+
+
+    @service.method(idempotent=True)
+    async def lookup(ctx, args):
+        pathlib.Path("running").touch()
+        await trio.sleep(5)
+"""
+
+
 def test_ctl_that_is_interrupted(up: Start, tmp_path: Path) -> None:
     """What it asked for goes on: the replica is restarted all the same."""
-    write_app(tmp_path)
+    write_app(tmp_path, BUSY)
     launcher = up("--replicas", "1", "--app", "app:service", "--json")
     launcher.event("ready")
     pid = launcher.replica_pids()["r0"]
-    busy = Child(["-m", "tiedreq", "call", "lookup", '{"sleep": 3}'], tmp_path)
-    asking = Child(["-m", "cluster.ctl", "restart"], tmp_path)
+    busy = Child(["-m", "tiedreq", "call", "lookup"], tmp_path)
+    try:
+        assert eventually((tmp_path / "running").exists)
+        asking = Child(["-m", "cluster.ctl", "restart"], tmp_path)
+    except BaseException:
+        busy.end()
+        raise
     try:
         assert eventually(lambda: json.loads(_status(launcher))["replicas"]["r0"]["state"] == "draining")
         asking.signal(signal.SIGINT)
