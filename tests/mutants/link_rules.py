@@ -55,6 +55,10 @@ def ruled_link(kind: type[LinkCore]) -> type[LinkCore]:
                 self.broken(error)
             return commands
 
+        def hands_on(self, epoch: int, messages: Any, now: float) -> bool:
+            """Never: each frame is a step, and is judged; tests/link/test_shortcut.py shows that it is the same."""
+            return False
+
     return Ruled
 
 
