@@ -321,10 +321,12 @@ class TestEnding:
             await pair.ours.until(lambda: len(pair.ours.ups) == 2)
 
     async def test_closed_before_it_runs(self, world: World) -> None:
-        link = dialer(Recorder())
+        ours = Recorder()
+        link = dialer(ours)
         link.close()
         with trio.fail_after(1):
             await link.run_dialer(world.dial)
+        assert ours.ups == [] and not link.up
 
     async def test_close_while_dialing_in_vain(self, world: World) -> None:
         ours = Recorder()

@@ -31,9 +31,10 @@ def test_a_client_is_announced_while_it_runs(tmp_path: Path) -> None:
     assert announced_clients(directory) == {} and not list(directory.iterdir())
 
 
-def test_without_a_directory_nothing_is_announced() -> None:
+def test_without_a_directory_nothing_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with announced(None, CLIENT_ID, URL):
-        pass
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_announcement_is_passed_over(tmp_path: Path) -> None:
