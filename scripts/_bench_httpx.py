@@ -33,6 +33,7 @@ from typing import Any, cast
 import hedge
 import httpx
 import httpx_hedged  # type: ignore[import-untyped]
+from _bench import whole
 from hedge.transport import HedgedHttpxTransport
 from rich.console import Console
 from rich.table import Table
@@ -352,13 +353,6 @@ def show_probes(found: dict[str, dict[str, str]]) -> None:
     for what, told in found.items():
         table.add_row(what, *(told[name] for name in names))
     Console().print(table)
-
-
-def whole(text: str) -> int:
-    """A whole number above 0."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def arguments() -> argparse.Namespace:

@@ -30,6 +30,7 @@ from random import Random
 from typing import Protocol
 
 import simpy
+from _bench import positive, whole
 from rich.console import Console
 from rich.table import Table
 
@@ -225,24 +226,6 @@ def subjects(seed: int) -> list[Measured]:
     }
     simulated = [Measured(name, partial(Simulated, policy, seed)) for name, policy in policies.items()]
     return [*simulated, Measured(BARE, partial(BareQueues, seed)), Measured(PEER, partial(SimPyModel, seed))]
-
-
-def positive(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def whole(text: str) -> int:
-    """A whole number above 0."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def arguments() -> argparse.Namespace:
