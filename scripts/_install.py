@@ -1,4 +1,4 @@
-"""Make the virtual environment in .venv beside the checkout: `_install.py run|report|dev`.
+"""Make the virtual environment in .venv beside the checkout: `_install.py run|report|dev|ray`.
 
 Called by scripts/_setup.sh when the environment is missing or out of date, with
 whatever Python was found; so it uses the standard library only.
@@ -8,6 +8,7 @@ whatever Python was found; so it uses the standard library only.
 * `.venv/ready-KIND` is written last and holds the text the environment was made
   from. An environment without any was interrupted half way and is made anew.
 * `dev` holds everything that `run` and `report` do, in the same versions, and `report` what `run` does.
+* `ray` is large and is added, when asked for, to whichever of them is there; it is in none of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / ".venv.lock"
 KINDS = {"run": ("run",), "report": ("run", "report"), "dev": ("run", "report", "dev")}
+ADDED = ("ray",)
 
 # Settings that would make pip install somewhere else or refuse the checkout itself.
 PIP_SETTINGS_DROPPED = "PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_HASHES PIP_REQUIRE_VIRTUALENV PIP_PYTHON"
@@ -105,9 +107,24 @@ def install(kind: str, lock_descriptor: int) -> None:
     run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
 
     for satisfied in KINDS[kind]:
-        new = VENV / f"ready-{satisfied}.new"
-        new.write_text(made_from(satisfied))
-        new.rename(VENV / f"ready-{satisfied}")
+        mark_ready(satisfied)
+
+
+def add(kind: str, lock_descriptor: int) -> None:
+    """Add what is large to an environment that is ready: its versions are those of the other kinds."""
+    if not any(is_ready(other) for other in KINDS):
+        install("run", lock_descriptor)
+    (VENV / f"ready-{kind}").unlink(missing_ok=True)
+    say(f"installing requirements/{kind}.txt")
+    pip = (VENV / "bin" / "python", "-I", "-m", "pip", "install", "--quiet", "--no-input", "--require-hashes")
+    run(lock_descriptor, *pip, "-r", ROOT / "requirements" / f"{kind}.txt")
+    mark_ready(kind)
+
+
+def mark_ready(kind: str) -> None:
+    new = VENV / f"ready-{kind}.new"
+    new.write_text(made_from(kind))
+    new.rename(VENV / f"ready-{kind}")
 
 
 def main(kind: str) -> int:
@@ -121,7 +138,7 @@ def main(kind: str) -> int:
     try:
         descriptor = lock()
         if not is_ready(kind):
-            install(kind, descriptor)
+            (add if kind in ADDED else install)(kind, descriptor)
     except KeyboardInterrupt:
         say("interrupted; the next start begins the installation anew")
         return 130

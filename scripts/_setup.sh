@@ -1,5 +1,5 @@
 # Sourced by scripts/up, scripts/test and scripts/check: makes ready the virtual
-# environment in .venv beside the checkout. After `set_up run` (report, dev),
+# environment in .venv beside the checkout. After `set_up run` (report, dev, ray),
 # $root is the checkout and $root/.venv/bin/python has what is needed.
 #
 # The warm path starts no Python: it compares the text that the environment was
@@ -47,13 +47,13 @@ else:
 }
 
 # The text that decides what is in the environment; settings of tools don't.
-made_from() { # run | report | dev
+made_from() { # run | report | dev | ray
     echo "$root"
     sed '/^\[tool\./,$d' "$root/pyproject.toml"
     cat "$root/requirements/$1.txt"
 }
 
-set_up() { # run | report | dev
+set_up() { # run | report | dev | ray
     local kind=$1 python
     if [[ -x $root/.venv/bin/python && -f $root/.venv/ready-$kind ]] &&
         [[ $(<"$root/.venv/ready-$kind") == "$(made_from "$kind")" ]]; then

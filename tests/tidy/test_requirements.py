@@ -15,7 +15,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 GROUPS = PROJECT["dependency-groups"]
 RUN = [*PROJECT["project"]["dependencies"], *GROUPS["build"]]
 REPORT = [*RUN, *PROJECT["project"]["optional-dependencies"]["report"]]
-NEEDED = {"run": RUN, "report": REPORT, "dev": [*REPORT, *GROUPS["dev"]]}
+RAY = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["ray"]]
+NEEDED = {"run": RUN, "report": REPORT, "dev": [*REPORT, *GROUPS["dev"]], "ray": RAY}
 
 
 def pins(text: str) -> dict[str, tuple[Version, int]]:
@@ -51,6 +52,14 @@ def test_the_sets_pin_the_same_versions(pinned) -> None:
 
 def test_who_only_runs_it_needs_no_plotting_library(pinned) -> None:
     assert not {"matplotlib", "numpy", "pillow"} & set(pinned["run"])
+
+
+def test_ray_is_for_those_who_ask_for_it_and_agrees_with_the_rest(pinned) -> None:
+    # scripts/_install.py adds it to an environment that is there, and must change nothing in it.
+    assert "ray" not in pinned["dev"]
+    shared = pinned["ray"].keys() & pinned["dev"].keys()
+    assert "trio" in shared
+    assert {name: pinned["ray"][name][0] for name in shared} == {name: pinned["dev"][name][0] for name in shared}
 
 
 def test_the_build_group_is_what_the_build_needs() -> None:
