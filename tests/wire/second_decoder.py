@@ -178,6 +178,7 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
             "draining": boolean,
             "payload_bytes_max": u32,
             "methods": distinct(1024, row(name, boolean, boolean, duration)),
+            "zone": line(0, 128),
         },
     ),
     4: ("Goodbye", {"code": line(1, 64), "reason": line(0, 512)}),
@@ -242,6 +243,10 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
 }
 
 
+MAY_BE_MISSING: dict[str, dict[str, Any]] = {"Welcome": {"zone": ""}}
+"""Fields at the end that came later, and what they are where they are missing."""
+
+
 def together(kind: str, fields: dict[str, Any]) -> None:
     """What the page says of several fields at once."""
     if kind == "Hello":
@@ -265,8 +270,10 @@ def message(raw: Any) -> tuple[str, dict[str, Any]]:
     if code not in MESSAGES:
         return "unknown", {"type_code": code}
     kind, checks = MESSAGES[code]
-    need(len(raw) > len(checks), "all fields")
+    later = MAY_BE_MISSING.get(kind, {})
+    need(len(raw) > len(checks) - len(later), "all fields")
     fields = {field: check(value) for (field, check), value in zip(checks.items(), raw[1:], strict=False)}
+    fields = later | fields
     together(kind, fields)
     return kind, fields
 

@@ -103,6 +103,7 @@ welcomes = st.builds(
     st.booleans(),
     u32,
     st.lists(method_rows, max_size=5, unique_by=lambda row: row.name).map(tuple),
+    st.just("") | names,
 )
 chunks = st.builds(m.Chunk, u64, st.booleans(), st.binary(min_size=1, max_size=300)) | st.builds(
     m.Chunk, u64, st.just(True), st.just(b"")

@@ -63,6 +63,7 @@ EDGES: list[tuple[str, Any, Any]] = [
     ("Hello.incarnation", HELLO._replace(incarnation=2**64 - 1), HELLO._replace(incarnation=-1)),
     ("Proof.proof", m.Proof(b"p" * 32), m.Proof(b"p" * 31)),
     ("Welcome.slots", WELCOME._replace(slots=2**32 - 1), WELCOME._replace(slots=2**32)),
+    ("Welcome.zone", WELCOME._replace(zone="é" * 128), WELCOME._replace(zone="é" * 129)),
     ("Welcome.methods", methods(1024), methods(1025)),
     ("Welcome.methods", methods(2), WELCOME._replace(methods=methods(1).methods * 2)),
     (
@@ -239,11 +240,18 @@ def test_hostile_field(field: str, value: Any, message: Any, both_msgpacks: str)
 @pytest.mark.parametrize("message", [good for _, good, _ in EDGES[::5]] + [SUBMIT, RESULT, ENDED], ids=label)
 def test_missing_fields(message: Any) -> None:
     raw = msgpack.unpackb(encode_message(message))
-    for length in range(1, len(raw)):
+    for length in range(1, len(raw) - len(message._field_defaults)):
         with pytest.raises(
             RemoteViolation, match=rf"^{type(message).__name__}\.{message._fields[length - 1]}: missing"
         ):
             decode_frame(msgpack.packb([raw[:length]]), DEFAULT_LIMITS)
+
+
+def test_a_welcome_of_a_speaker_that_knows_no_zones_has_none() -> None:
+    raw = msgpack.unpackb(encode_message(methods(2)._replace(zone="a")))
+    assert decode_frame(msgpack.packb([raw[:-1]]), DEFAULT_LIMITS) == [methods(2)]
+    with pytest.raises(RemoteViolation, match=r"^Welcome\.methods: missing"):
+        decode_frame(msgpack.packb([raw[:-2]]), DEFAULT_LIMITS)
 
 
 @pytest.mark.parametrize(("message", "field"), [(SUBMIT, "payload"), (RESULT, "payload"), (FAILED, "details")])

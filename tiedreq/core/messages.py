@@ -38,12 +38,16 @@ class Proof(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """What an accepted side may know of a replica. On a mesh link both sides send one."""
+    """What an accepted side may know of a replica. On a mesh link both sides send one.
+
+    ``zone`` is where it runs: replicas of one zone may fail together. Empty: it doesn't say.
+    """
 
     slots: int
     draining: bool
     payload_bytes_max: int
     methods: tuple[MethodInfo, ...]
+    zone: str = ""
 
 
 class Goodbye(NamedTuple):

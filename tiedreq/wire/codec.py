@@ -151,10 +151,10 @@ def _read(raw: Any, limits: WireLimits) -> Message | UnknownMessage:
 
 
 def read_by_layout(layout: Layout, raw: tuple[Any, ...], limits: WireLimits) -> Message:
-    """The message by its layout, field by field; further fields are ignored."""
+    """The message by its layout, field by field; further fields are ignored, the last ones may have a default."""
     names = layout.field_names
     given = len(raw) - 1
-    if given < len(names):
+    if given < layout.required:
         raise RemoteViolation(f"{layout.name}.{names[given]}: missing")
     if given > len(names) and not depth_within(raw, MESSAGE_DEPTH_MAX):
         raise RemoteViolation(f"{layout.name}: nested more than {MESSAGE_DEPTH_MAX} deep")

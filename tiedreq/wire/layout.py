@@ -43,6 +43,11 @@ class Layout(NamedTuple):
         names: tuple[str, ...] = self.message._fields
         return names
 
+    @property
+    def required(self) -> int:
+        """How many fields there must be; those after them came later, and have a default where they are missing."""
+        return len(self.message._fields) - len(self.message._field_defaults)
+
 
 def _hello_makes_sense(hello: m.Hello) -> None:
     if hello.protocol_min > hello.protocol_max:
@@ -73,7 +78,7 @@ LAYOUTS = (
         _hello_makes_sense,
     ),
     Layout(2, m.Proof, (f.proof_or_none,)),
-    Layout(3, m.Welcome, (f.count, f.flag, f.count, f.methods)),
+    Layout(3, m.Welcome, (f.count, f.flag, f.count, f.methods, f.name_or_none)),
     Layout(4, m.Goodbye, (f.code, f.reason)),
     Layout(5, m.Heartbeat, (f.identifier,)),
     Layout(6, m.HeartbeatEcho, (f.identifier,)),
