@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.compare.cell import NO_LATENCY, Cell
-from cluster.compare.policies import POLICIES
+from cluster.compare.policies import twin_of, uses_mesh
 from cluster.compare.rows import Row, make_row
 from cluster.compare.tally import Distribution, Tally
 
@@ -37,10 +37,14 @@ def plain_cell(cell: Cell) -> Cell:
 
 
 def canonical(cell: Cell) -> Cell:
-    """A cell that has the same results: a policy that sends no notice doesn't notice their latency, in a simulation."""
-    if cell.world == "sim" and not POLICIES[cell.policy].uses_mesh:
-        return cell.but(mesh_latency=NO_LATENCY)
-    return cell
+    """A cell that has the same results in a simulation, and is run in its place.
+
+    A policy that sends no notice doesn't notice their latency, and ``auto`` is another policy where it sends the same.
+    """
+    if cell.world != "sim":
+        return cell
+    same = cell.but(policy=twin_of(cell))
+    return same if uses_mesh(cell) else same.but(mesh_latency=NO_LATENCY)
 
 
 def tasks_of(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Task]:

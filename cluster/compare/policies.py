@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 
 from cluster.compare.cell import Cell
 from tiedreq.core.errors import BadOption
-from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
+from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied, shape_of
 
-__all__ = ["POLICIES", "NamedPolicy", "check_policy_names", "policy_of"]
+__all__ = ["POLICIES", "NamedPolicy", "check_policy_names", "policy_of", "twin_of", "uses_mesh"]
 
 BUDGET_DEFAULT = 0.05
 
@@ -112,3 +112,23 @@ def policy_of(cell: Cell) -> Policy:
     if known is None:
         raise BadOption(f"policy: {cell.policy!r} is not one of {', '.join(POLICIES)}")
     return known.make(cell)
+
+
+def twin_of(cell: Cell) -> str:
+    """The policy that sends the very same copies in this cell, or the cell's own: ``auto`` is one of two others.
+
+    Which one the library says itself: the shape of a policy is all that a call knows of it.
+    """
+    if cell.policy != "auto":
+        return cell.policy
+    stoppable = cell.handlers == "cancellable"
+    ours = shape_of(policy_of(cell), True, stoppable)
+    for name in ("tied", "backup"):
+        if shape_of(policy_of(cell.but(policy=name)), True, stoppable) == ours:
+            return name
+    return cell.policy
+
+
+def uses_mesh(cell: Cell) -> bool:
+    """Whether the latency between replicas can make a difference to the cell's policy."""
+    return POLICIES[twin_of(cell)].uses_mesh

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from cluster.compare.cell import Cell
-from cluster.compare.policies import POLICIES
+from cluster.compare.policies import uses_mesh
 from cluster.compare.statistics import Interval, mean_of, upward_trend
 from cluster.compare.tally import Distribution, Tally
 
@@ -50,7 +50,7 @@ def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None
     row.update(_latencies(tallies))
     row.update(_work(tallies, plain))
     row.update(_cost(tallies))
-    if cell.world == "sim" and not POLICIES[cell.policy].uses_mesh:
+    if cell.world == "sim" and not uses_mesh(cell):
         row["notice_latency_ms"] = None
     row = {name: _finite(row[name]) for name in COLUMNS}
     if cell.fan_out > 1 or cell.scenario == "fan-out":

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from cluster.compare.promises import ablation, harm, reach
 from cluster.compare.promises.__main__ import main
 from cluster.compare.promises.cells import cell_of, tasks_for
+from cluster.compare.promises.together import together
 from cluster.compare.statistics import student_t
 from cluster.compare.tally import Tally
 
@@ -32,11 +33,11 @@ def tally(latencies: dict[float, int], *, busy: float = 0.010) -> Tally:
 def judge(ours: list[Tally], plain: list[Tally], rival: list[Tally] | None = None) -> harm.Report:
     (cell,) = harm.cells_of(["pauses"], [0.6], [0.005], 1.0)
     results = {}
-    for policy, tallies in (("auto", ours), ("plain", plain), ("tied", rival or ours)):
+    for policy, tallies in (("tied", ours), ("plain", plain), ("hedged", rival or ours)):  # auto is the tie here
         (tasks,) = [tasks_for([cell.but(policy=policy)], SEEDS)]
         own = [task for task in tasks if task.cell.policy == policy]
         results.update(zip(own, tallies, strict=True))
-    return harm.report([cell], SEEDS, results, ["tied"])
+    return harm.report([cell], SEEDS, results, ["hedged"])
 
 
 def varied(factor: float, *, tail: float = 0.200, busy: float = 0.010) -> list[Tally]:
@@ -80,6 +81,48 @@ def test_one_bad_cell_among_many_comparisons_must_be_beyond_doubt() -> None:
     assert len(harm.discoveries([harm.Harm(cell, "p50", 1.2, 1.05, 0.004)])) == 1
 
 
+def document(scenario: str, chances: list[float], *, ratio: float = 1.2, reached: bool = True) -> dict[str, object]:
+    """What ``harm --json`` writes of one cell, with so many comparisons."""
+    names = {"scenario": scenario, "load": 0.5, "mesh_latency_ms": 1.0}
+    comparisons = [
+        {**names, "quantity": "p50", "ratio": ratio, "limit": 1.05, "chance": chance, "proven": True}
+        for chance in chances
+    ]
+    return {"comparisons": comparisons, "gains": [{**names, "reached": reached}], "unstable": [names]}
+
+
+def test_several_runs_are_judged_as_one_grid() -> None:
+    """What alone would be proven is not, among a hundred comparisons that are as chance makes them."""
+    (alone,) = together([document("pauses", [0.004])])
+    assert len(alone.proven) == 1
+    calm = document("intrinsic", [0.5] * 99, ratio=0.9, reached=False)
+    first, second = together([document("pauses", [0.004]), calm])
+    assert (first.proven, second.proven) == ([], [])
+    assert (first.beyond, first.worst, first.reached, first.cells) == (1, {"p50": 1.2}, 1, 1)
+    assert (second.beyond, second.reached, second.unstable, second.comparisons) == (0, 0, 1, 99)
+    assert len(together([document("pauses", [0.0004]), calm])[0].proven) == 1
+
+
+def test_documents_are_judged_together_from_the_command_line(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, chance in zip(paths, (0.0001, 0.4), strict=True):
+        path.write_text(json.dumps(document(path.stem, [chance])))
+    result = CliRunner().invoke(main, ["together", *map(str, paths)])
+    assert result.exit_code == 1 and "2 cells, 2 comparisons, 1 proven harm" in result.output
+    paths[0].write_text("{}")
+    result = CliRunner().invoke(main, ["together", *map(str, paths)])
+    assert result.exit_code == 2 and "not a document of harm" in result.output
+
+
+def test_a_brown_out_that_plain_can_not_bear_is_not_run() -> None:
+    cells = harm.cells_of(["brown-out"], [0.5, 0.7], [0.0, 0.001], 1.0)
+    tasks = harm.plain_tasks_of(cells, SEEDS)
+    assert {task.cell.load for task in tasks} == {0.5} and len(tasks) == len(SEEDS)
+    calm = [tally({0.010: 100}) for _ in tasks]
+    stable, unstable = harm.split(cells, SEEDS, dict(zip(tasks, calm, strict=True)))
+    assert {cell.load for cell in stable} == {0.5} and {cell.load for cell in unstable} == {0.7}
+
+
 def test_the_share_of_the_gain() -> None:
     assert harm.has_the_gain(0.30, 0.36) and not harm.has_the_gain(0.30, 0.38)
     assert harm.has_the_gain(0.95, 1.0), "there is nothing to be had"
@@ -90,8 +133,7 @@ def test_the_share_of_the_gain() -> None:
 def test_goals_are_limits_of_real_cells() -> None:
     tasks = reach.tasks_of(0.1, SEEDS)
     assert len(tasks) == len(set(tasks)) and {task.seed for task in tasks} == set(SEEDS)
-    policies = {task.cell.policy for task in tasks}
-    assert policies == {"plain", "tied", "auto"}
+    assert {task.cell.policy for task in tasks} == {"plain", "tied"}, "auto is the tie in all of them"
     for goal in reach.GOALS:
         assert set(goal.limits) <= set(reach.QUANTITIES)
 

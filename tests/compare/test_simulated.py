@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from cluster.compare.cell import BrownOut, Cell
-from cluster.compare.policies import POLICIES
+from cluster.compare.cell import BrownOut, Cell, Handlers
+from cluster.compare.grid import canonical
+from cluster.compare.policies import POLICIES, twin_of
 from cluster.compare.rows import Row, make_row
 from cluster.compare.simulated import run_cell
 from cluster.compare.tally import ERROR, Tally
@@ -183,6 +184,15 @@ def test_the_same_seed_gives_the_same_result(policy: str) -> None:
     assert same(first) == same(again)
     assert first.answered == first.calls > 50
     assert same(run_cell(cell, 8)) != same(first)
+
+
+@pytest.mark.parametrize(("handlers", "twin"), [("cancellable", "tied"), ("thread", "backup")])
+def test_auto_is_run_as_the_policy_that_sends_the_same(handlers: Handlers, twin: str) -> None:
+    cell = BUSY.but(policy="auto", handlers=handlers, duration=0.6, mesh_latency=latency(1), replicas=4)
+    assert twin_of(cell) == twin and canonical(cell).policy == twin
+    assert same(run_cell(cell, 7)) == same(run_cell(cell.but(policy=twin), 7))
+    assert twin_of(cell.but(stagger=0.003)) == ("auto" if twin == "tied" else twin)
+    assert canonical(cell.but(world="live", mesh_latency=latency(0))).policy == "auto"
 
 
 def test_policies_meet_the_same_calls_with_the_same_seed() -> None:

@@ -6,7 +6,6 @@ outstanding copies, and the account of what was learned.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from tiedreq.core.call_stats import CallStats
@@ -16,7 +15,7 @@ from tiedreq.core.events import FailureReceived
 from tiedreq.core.lessons import CallAccount, LearningBook
 from tiedreq.core.messages import Submit
 from tiedreq.core.picker import ReplicaTable, ReplicaView
-from tiedreq.core.policy import Auto, Backup, Hedged, Policy, Tied, ceiling
+from tiedreq.core.policy import Backup, Hedged, Policy, ceiling, shape_of
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity
 
@@ -116,7 +115,7 @@ class CallCopies:
         self._out: list[CallCommand] = []
         self._round_at = NEVER
         self._denials = 0
-        self._tie, self._backup = _shape(request)
+        self._tie, self._backup = shape_of(request.policy, request.idempotent, request.stoppable)
         self._observing = request.policy.observe_only
         self._learning = learning
         self._account = _NO_ACCOUNT
@@ -307,21 +306,3 @@ class CallCopies:
         else:
             self._stats.failed += 1
         self._out.append(CompleteCall(outcome))
-
-
-def _shape(request: CallRequest) -> tuple[Tied | None, Backup | None]:
-    """The tie and the backup of a policy; neither for a call that may not run twice.
-
-    ``Auto`` ties where a copy that started in vain can be stopped: work that can't be is not begun twice by design.
-    """
-    policy = request.policy
-    if not request.idempotent or not isinstance(policy, Hedged | Tied | Auto):
-        return None, None
-    if isinstance(policy, Auto):
-        return (_tie(policy.backup) if request.stoppable else None), policy.backup
-    return (policy if isinstance(policy, Tied) else None), policy.backup
-
-
-@lru_cache(maxsize=256)
-def _tie(backup: Backup) -> Tied:
-    return Tied(backup=backup)

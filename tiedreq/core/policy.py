@@ -12,6 +12,7 @@ Every policy takes ``observe_only=True``: one copy is sent, and what else would 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from tiedreq.core.checks import check_count, check_flag, check_number
@@ -175,6 +176,23 @@ class Auto:
 
 
 Policy = Plain | Hedged | Tied | Auto
+
+
+def shape_of(policy: Policy, idempotent: bool, stoppable: bool) -> tuple[Tied | None, Backup | None]:
+    """The tie and the backup that a policy comes to; neither for a call that may not run twice.
+
+    ``Auto`` ties where a copy that started in vain can be stopped: work that can't be is not begun twice by design.
+    """
+    if not idempotent or not isinstance(policy, Hedged | Tied | Auto):
+        return None, None
+    if isinstance(policy, Auto):
+        return (_tie(policy.backup) if stoppable else None), policy.backup
+    return (policy if isinstance(policy, Tied) else None), policy.backup
+
+
+@lru_cache(maxsize=256)
+def _tie(backup: Backup) -> Tied:
+    return Tied(backup=backup)
 
 
 def check_policy(policy: object) -> Policy:

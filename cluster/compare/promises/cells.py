@@ -1,7 +1,7 @@
 """Cells of named scenarios at a load or rate and a latency, and their runs with several seeds.
 
-``scale`` makes runs longer or shorter; a window is never so short that its 99.9th percentile is a handful of calls, nor
-that fewer than a few dozen pauses fall into it. Durations are seconds.
+``scale`` makes runs longer or shorter; a window never has fewer than ``CALLS_MIN`` calls (of which four are beyond the
+99.9th percentile: a short run's tail says little, several seeds say more). Durations are seconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from cluster.compare.tally import Tally
 from tiedreq.units import LatencyLaw, LatencySpec
 
 CALLS_MIN = 4_000
-BROWN_OUT_SCALE_MIN = 1.0
-"""The brown-out has fixed times: its run is never shortened."""
 
 
 def cell_of(
@@ -41,7 +39,7 @@ def cell_of(
         fields.pop("workers", None)
     if fields.get("calls") is not None:
         fields["calls"] = max(CALLS_MIN, round(fields["calls"] * scale))
-    elif "brown_out" not in fields:
+    elif "brown_out" not in fields:  # it has fixed times: its run is never shortened
         fields["duration"] = max(fields["duration"] * scale, CALLS_MIN / fields["rate"])
     mesh = LatencySpec(LatencyLaw(latency))
     return Cell(**fields, scenario=name, policy=policy, mesh_latency=mesh, backup_budget=budget)

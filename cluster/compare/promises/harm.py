@@ -6,6 +6,9 @@ the logarithm of the ratio, by Student's t, one-sided. Over a grid there are man
 chance: a cell counts as harmed when it is beyond the limit by the procedure of Benjamini and Hochberg (J. Royal
 Statist. Soc. B 57, 1995) at a false discovery rate of 5 %. Cells whose mean alone is beyond the limit are shown too.
 
+Plain runs first: where it is not stable nothing else is run. A brown-out that asks for more work than there are slots
+is such a cell by arithmetic.
+
 In four cells of five ``auto`` is to have at least ``GAIN_SHARE`` of what the best policy gains in p99.9. A cell in
 which no policy gains more than ``GAIN_MIN`` has nothing to be had, and counts as reached.
 """
@@ -18,12 +21,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.compare.cell import Cell
-from cluster.compare.grid import Results, Task
+from cluster.compare.grid import Results, Task, plain_cell
 from cluster.compare.promises.cells import cell_of, milliseconds, plain_tallies_of, tallies_of, tasks_for
 from cluster.compare.rows import is_unstable
 from cluster.compare.tally import Tally
 
-__all__ = ["LATENCIES", "LOADS", "SCENARIOS", "Harm", "Report", "cells_of", "discoveries", "report", "student_tail"]
+__all__ = [
+    "LATENCIES",
+    "LOADS",
+    "SCENARIOS",
+    "Harm",
+    "Report",
+    "beyond_chance",
+    "cells_of",
+    "discoveries",
+    "plain_tasks_of",
+    "report",
+    "split",
+    "student_tail",
+    "tasks_of",
+]
 
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9)
 LATENCIES = (0.0, 0.0002, 0.001, 0.005, 0.020)
@@ -103,21 +120,41 @@ def tasks_of(cells: Sequence[Cell], seeds: Sequence[int], rivals: Sequence[str] 
     return tasks_for([cell.but(policy=policy) for cell in cells for policy in ("auto", *rivals)], seeds)
 
 
+def plain_tasks_of(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Task]:
+    """The runs without a policy that tell where there is anything to compare with."""
+    needed = dict.fromkeys(plain_cell(cell) for cell in cells if not _overloaded(cell))
+    return [Task(cell, seed) for cell in needed for seed in seeds]
+
+
+def split(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> tuple[list[Cell], list[Cell]]:
+    """The cells in which plain is stable, and the others; the plain runs must be there."""
+    unstable = [cell for cell in cells if _overloaded(cell) or _grows(cell, plain_tallies_of(cell, seeds, results))]
+    return [cell for cell in cells if cell not in unstable], unstable
+
+
+def _overloaded(cell: Cell) -> bool:
+    """Whether one copy per call is more than all slots can do while a brown-out lasts."""
+    if cell.brown_out is None or cell.load is None:
+        return False
+    return cell.load * (1 + cell.brown_out.extra / cell.service.mean()) >= 1
+
+
+def _grows(cell: Cell, tallies: Sequence[Tally]) -> bool:
+    return any(is_unstable(cell, tally) for tally in tallies)
+
+
 def report(cells: Sequence[Cell], seeds: Sequence[int], results: Results, rivals: Sequence[str] = RIVALS) -> Report:
     """Judge every cell. Raises ``KeyError`` for a run that is missing."""
     harms: list[Harm] = []
     gains: list[tuple[Cell, str, float, float]] = []
-    unstable: list[Cell] = []
-    for cell in cells:
+    stable, unstable = split(cells, seeds, results)
+    for cell in stable:
         ours, plain = tallies_of(cell, seeds, results), plain_tallies_of(cell, seeds, results)
-        if any(is_unstable(cell.but(policy="plain"), tally) for tally in plain):
-            unstable.append(cell)
-            continue
         harms += [_harm(cell, quantity, ours, plain) for quantity in QUANTITIES]
         found = {
             rival: _ratio("p99.9", tallies_of(cell.but(policy=rival), seeds, results), plain)
             for rival in rivals
-            if not any(is_unstable(cell, tally) for tally in tallies_of(cell.but(policy=rival), seeds, results))
+            if not _grows(cell, tallies_of(cell.but(policy=rival), seeds, results))
         }
         mine = _ratio("p99.9", ours, plain)
         best = min({**found, "auto": mine}.items(), key=lambda item: item[1])
@@ -153,11 +190,16 @@ def _harm(cell: Cell, quantity: str, ours: Sequence[Tally], plain: Sequence[Tall
 def discoveries(harms: Sequence[Harm]) -> list[Harm]:
     """The comparisons that are beyond their limit at the false discovery rate: Benjamini and Hochberg's procedure."""
     tested = sorted((harm for harm in harms if harm.chance is not None), key=lambda harm: harm.chance or 0.0)
+    return tested[: beyond_chance([harm.chance or 0.0 for harm in tested])]
+
+
+def beyond_chance(chances: Sequence[float]) -> int:
+    """How many of these rising p-values are beyond chance, together: the first so many."""
     last = 0
-    for rank, harm in enumerate(tested, 1):
-        if (harm.chance or 0.0) <= FALSE_DISCOVERIES * rank / len(tested):
+    for rank, chance in enumerate(chances, 1):
+        if chance <= FALSE_DISCOVERIES * rank / len(chances):
             last = rank
-    return tested[:last]
+    return last
 
 
 def student_tail(t: float, freedom: int) -> float:
