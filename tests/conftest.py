@@ -20,7 +20,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -158,3 +158,16 @@ def no_process_left() -> Iterator[None]:
         for process in left:
             end(process)
         pytest.fail(f"left behind: {told}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A lone surrogate in what a test printed or logged can't be sent by the worker that ran it."""
+    report = yield
+    report.sections = [(name, sendable(text)) for name, text in report.sections]
+    return report
+
+
+def sendable(text: str) -> str:
+    """The text with what UTF-8 can't hold written out as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
