@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cluster.compare.__main__ import main as compare
-from cluster.compare.report import cost, ladder, tails, winners, write
+from cluster.compare.report import cost, fan_out, ladder, tails, winners, write
 from cluster.compare.report.__main__ import main
 from cluster.compare.report.columns import WORDS
 from cluster.compare.report.race import run_race
@@ -120,7 +120,7 @@ def test_a_report_of_a_file_with_less_in_it(out: Path, document: dict[str, Any],
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["race.svg", "report.html", "rows.csv"]
     page = Page((tmp_path / "new" / "report.html").read_text())
     assert "b" not in page.seen and "<b>&plain" in page.texts
-    assert sum(text.startswith("Needs ") for text in page.texts) == 4
+    assert sum(text.startswith("Needs ") for text in page.texts) == 5
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,33 @@ def test_an_unstable_run_can_t_win_and_is_marked(document: dict[str, Any]) -> No
     assert any(text.get_text().startswith("unstable") for text in picture.figure.legends[0].get_texts())
 
 
+def fanned(document: dict[str, Any], sizes: list[int]) -> dict[str, Any]:
+    """The rows of one latency, at these fan-outs, of calls that are slow independently: 1 in 100 with plain."""
+    rows = [row for row in document["rows"] if row["mesh_latency_ms"] == 2]
+    share = {"plain": 0.01, "hedged": 0.004, "tied": 0.002}
+    changed = {
+        name: [1 - (1 - share[row["policy"]]) ** size for size in sizes for row in rows] for name in FAN_OUT_COLUMNS[1:]
+    }
+    new = [{**row, "fan_out": size} for size in sizes for row in rows]
+    for name, values in changed.items():
+        new = [{**row, name: value} for row, value in zip(new, values, strict=True)]
+    return {**document, "rows": new, "curves": None}
+
+
+def test_fan_outs_are_drawn_next_to_what_independence_makes_of_them(document: dict[str, Any]) -> None:
+    (picture,) = fan_out.pictures(read_document(fanned(document, [1, 10, 100])))
+    assert "plain 63.4 % (independent: 63.4 %)" in picture.alt
+    measured, chance = picture.figure.axes[0].lines[:2]
+    assert list(measured.get_ydata()) == pytest.approx([1.0, 9.56, 63.4], rel=0.01)
+    assert chance.get_linestyle() == ":" and chance.get_ydata()[-1] == pytest.approx(63.4, rel=0.01)
+    assert chance.get_xdata()[-1] == pytest.approx(100)
+    assert fan_out.pictures(read_document(fanned(document, [10]))) == fan_out.pictures(read_document(document)) == []
+
+
 def test_axes_say_their_unit_and_that_they_are_logarithmic(document: dict[str, Any]) -> None:
-    view = read_document(document)
-    for picture in (*tails.pictures(view), *cost.pictures(view), *ladder.pictures(view), *winners.pictures(view)):
+    view, roots = read_document(document), read_document(fanned(document, [1, 10]))
+    shown = [picture for part in (tails, cost, ladder, winners) for picture in part.pictures(view)]
+    for picture in (*shown, *fan_out.pictures(roots)):
         for panel in picture.figure.axes:
             assert panel.get_xlabel()
             for axis in (panel.xaxis, panel.yaxis):

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError("a report needs a plotting library: pip install 'tiedreq[report]'", name=error.name) from None
 
-from cluster.compare.report import cost, ladder, race_picture, tails, winners
+from cluster.compare.report import cost, fan_out, ladder, race_picture, tails, winners
 from cluster.compare.report.page import make_page
 from cluster.compare.report.picture import SETTINGS, Drawn, Picture
 from cluster.compare.report.views import read_document
@@ -38,6 +38,7 @@ def write(out: Path, document: dict[str, Any]) -> list[Path]:
             *cost.pictures(view),
             *winners.pictures(view),
             *ladder.pictures(view),
+            *fan_out.pictures(view),
             *race_picture.pictures(),
         ]
         drawn = [Drawn(picture, picture.to_svg()) for picture in pictures]

@@ -38,6 +38,10 @@ SECTIONS: dict[Section, tuple[str, str]] = {
         "The ladder: what each part buys",
         "Needs three or more policies; this comparison has fewer.",
     ),
+    "fan-out": (
+        "What many calls at once make of it",
+        "Needs two or more fan-outs (--fan-out 1,10,100); this comparison has fewer.",
+    ),
     "race": ("One tied call and its race", ""),
 }
 

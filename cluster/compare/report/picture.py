@@ -27,7 +27,7 @@ __all__ = [
     "name_of",
 ]
 
-Section = Literal["tails", "cost", "winners", "ladder", "race"]
+Section = Literal["tails", "cost", "winners", "ladder", "fan-out", "race"]
 
 SETTINGS: Any = {
     "figure.constrained_layout.use": True,

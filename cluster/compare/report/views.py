@@ -24,7 +24,7 @@ class Experiment(NamedTuple):
 
     def __str__(self) -> str:
         name = self.scenario or "as the options say"
-        fan_out = f", fan-out {self.fan_out}" if self.fan_out > 1 else ""
+        fan_out = f", {self.fan_out:,} calls per root call" if self.fan_out > 1 else ""
         return f"{name}{fan_out}{'' if self.world == 'sim' else ' (live)'}"
 
 
@@ -140,7 +140,7 @@ def file_name(kind: str, about: Workload | Experiment) -> str:
     experiment = about.experiment if isinstance(about, Workload) else about
     parts = [kind, experiment.scenario or "custom"]
     if experiment.fan_out > 1:
-        parts.append(f"fan-out-{experiment.fan_out}")
+        parts.append(f"{experiment.fan_out}-per-root")
     if isinstance(about, Workload) and about.rate is not None:
         parts.append(f"{about.rate:.6g}-per-s")
     return "-".join([*parts, *(["live"] if experiment.world == "live" else [])])
