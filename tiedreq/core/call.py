@@ -19,6 +19,7 @@ from tiedreq.core.call_copies import NEVER, CallCopies, CallRequest
 from tiedreq.core.call_stats import CallStats
 from tiedreq.core.call_table import CALL_TABLE, CallState, CallTrigger
 from tiedreq.core.commands import CallCommand, Outcome, OutcomeKind
+from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.events import (
     CallerCancelled,
     CallEvent,
@@ -27,6 +28,8 @@ from tiedreq.core.events import (
     CopyStarted,
     CopyUnsent,
     FailureReceived,
+    ItemReceived,
+    ItemTaken,
     LinkLost,
     ReplicaAvailable,
     ResultReceived,
@@ -121,7 +124,7 @@ class CallCore(CallCopies):
         width = self._tie.copies if self._tie is not None else 1
         if not self.copies:
             chosen = []
-            self._fill(chosen, width, self._replicas.candidates(method, now), now)
+            self._replicas.choose_more(chosen, width, method, now, self._account.mean)
             if len(chosen) > 1:
                 self._replicas.try_out(chosen, method, now)
             return chosen
@@ -129,23 +132,12 @@ class CallCore(CallCopies):
         tried = {copy.replica for copy in self.copies.values()}
         chosen = []
         for excluded in (tried, busy):
-            self._fill(chosen, width, self._replicas.candidates(method, now, excluded), now)
+            self._replicas.choose_more(chosen, width, method, now, self._account.mean, excluded)
         if not chosen:
-            self._fill(chosen, width, self._replicas.candidates(method, now), now)
+            self._replicas.choose_more(chosen, width, method, now, self._account.mean)
         if len(chosen) > 1:
             self._replicas.try_out(chosen, method, now)
         return chosen
-
-    def _fill(self, chosen: list[ReplicaView], width: int, pool: list[ReplicaView], now: float) -> None:
-        """Move the picker's choices from ``pool`` to ``chosen`` until that has ``width``."""
-        if chosen:
-            pool = [view for view in pool if view not in chosen]
-        while len(chosen) < width:
-            view = self._replicas.choose(pool, now)
-            if view is None:
-                return
-            chosen.append(view)
-            pool.remove(view)
 
     # ---- what replicas say ------------------------------------------------------------------------------------
 
@@ -341,6 +333,13 @@ class CallCore(CallCopies):
         if now >= min(self._backup_at, self._ceiling_at):
             self._send_backup(now)
 
+    def _item_received(self, event: ItemReceived, now: float) -> None:
+        """Only a stream has items: see ``core.stream_call``."""
+        raise RemoteViolation(f"item: the answer to {event.copy} is no stream")
+
+    def _item_taken(self, event: ItemTaken, now: float) -> None:
+        """Only a stream has items."""
+
     def _caller_cancelled(self, event: CallerCancelled, now: float) -> None:
         self._complete(Outcome(OutcomeKind.CANCELLED), now)
 
@@ -353,6 +352,8 @@ _STEP_NAMES = {
     CallRequested: "_call_requested",
     CopyStarted: "_copy_started",
     ResultReceived: "_result_received",
+    ItemReceived: "_item_received",
+    ItemTaken: "_item_taken",
     FailureReceived: "_failure_received",
     CopyEnded: "_copy_ended",
     CopyUnsent: "_copy_unsent",

@@ -17,7 +17,7 @@ from tiedreq.core.messages import Submit
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Backup, Hedged, Policy, ceiling, shape_of
 from tiedreq.core.sent_copy import SentCopy
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity, Window
 
 NEVER = float("inf")
 RETARGET_MIN = 0.001
@@ -32,6 +32,7 @@ _ENDING = {
     OutcomeKind.UNKNOWN: CallTrigger.FAILED,
     OutcomeKind.OVERLOADED: CallTrigger.ROUNDS_SPENT,
     OutcomeKind.UNAVAILABLE: CallTrigger.ROUNDS_SPENT,
+    OutcomeKind.INTERRUPTED: CallTrigger.BROKE_OFF,
 }
 
 
@@ -42,7 +43,7 @@ _NO_ACCOUNT = CallAccount(None, "", None, 0.0, True)
 class CallRequest(NamedTuple):
     """What the user asked for. ``payload`` is encoded once; ``deadline`` is on the core's clock.
 
-    ``stoppable``: handlers of the method can be stopped, as far as the replicas say.
+    ``stoppable``: handlers of the method can be stopped, as far as the replicas say. ``window``: of a stream only.
     """
 
     id: CallId
@@ -55,6 +56,7 @@ class CallRequest(NamedTuple):
     layered: bool = False
     metadata: tuple[tuple[str, str], ...] = ()
     stoppable: bool = True
+    window: Window | None = None
 
 
 class CallCopies:
@@ -192,6 +194,7 @@ class CallCopies:
             request.layered,
             request.key,
             request.metadata,
+            request.window,
         )
         self._out.append(SendCopy(view.link, submit))
 
@@ -275,14 +278,17 @@ class CallCopies:
 
     def _choose_backup(self, now: float) -> ReplicaView | None:
         """A replica without a living copy of this call and without push-back: one never tried, if there is one."""
-        method = self.request.method
+        replicas = self._replicas
+        links = dict.fromkeys(sent.link for sent in self.copies.values() if sent.alive)
+        links.update((view.link, None) for _, _, view in self._unsent)
+        out = [view for link in links if (view := replicas.get(link)) is not None]
         held = {sent.replica for sent in self.copies.values() if sent.alive}
         held.update(view.name for _, _, view in self._unsent)
         tried = {sent.replica for sent in self.copies.values()} | held
         for excluded in (tried, held):
-            pool = [v for v in self._replicas.candidates(method, now, excluded) if v.pushback_until <= now]
-            if pool:
-                return self._replicas.choose(pool, now)
+            view = replicas.choose_backup(self.request.method, now, self._account.mean, excluded, out)
+            if view is not None:
+                return view
         return None
 
     def _complete(self, outcome: Outcome, now: float) -> None:

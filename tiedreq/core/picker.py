@@ -10,18 +10,22 @@ An idle replica and one that nothing is known of count alike, so that neither is
 
 Pickers, by name: ``random``; ``two-choices``, two random candidates of which the one with less load is taken
 (Mitzenmacher, "The power of two choices in randomized load balancing", 2001); ``least-outstanding``, the one with the
-fewest copies of this client's own that have not ended; ``adaptive``, two random candidates by
+fewest copies of this client's own that have not ended, of two random ones where there are more than ``MANY``;
+``adaptive``, two random candidates by
 
     (load + 1) x slowness
 
 with the slowness of ``core.health`` as far as it is certain, and slow or failing replicas on probation.
+
+Where replicas stand in zones, ``core.zones`` says in which of them a copy goes, and the picker chooses there. A choice
+costs the same however many replicas there are: among many, two are drawn anew until both may have the copy.
 
 What is known belongs to a connection, not to a name: a new link starts with nothing known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -29,6 +33,7 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.health import FAILING, TRIAL_EVERY, Health, MethodMeans, outlies
 from tiedreq.core.messages import Welcome
 from tiedreq.core.types import CopyState, Identity, Load, MethodInfo, RandomSource
+from tiedreq.core.zones import by_zone, choose_backup, choose_first, choose_partner
 
 if TYPE_CHECKING:
     from tiedreq.core.sent_copy import SentCopy
@@ -37,6 +42,12 @@ PICKERS = ("random", "two-choices", "least-outstanding", "adaptive")
 
 METHODS_MAX = 4096
 """For how many methods it is remembered who serves them."""
+MANY = 64
+"""More replicas than these are not looked through for each choice."""
+DRAWS_MAX = 32
+"""So often two of many are drawn before all are looked through after all."""
+OTHERS_MAX = 64
+"""With so many others is a replica compared that seems to be slow."""
 _SAMPLE_POOL_MAX = 21
 """``Random.sample`` draws two of more than these in another way."""
 SUSPICION_SECONDS = 2.0
@@ -69,12 +80,14 @@ class ReplicaView:
         "sent",
         "slots",
         "suspected_until",
+        "zone",
     )
 
     def __init__(self, link: int, identity: Identity, welcome: Welcome) -> None:
         self.link = link
         self.identity = identity
         self.name = identity.name
+        self.zone = welcome.zone
         self.slots = welcome.slots
         self.draining = welcome.draining
         self.payload_bytes_max = welcome.payload_bytes_max
@@ -122,23 +135,34 @@ class ReplicaView:
         return fresh and self.queued > 0 and self.free <= 0
 
 
+class Serving:
+    """The replicas that serve a method: ``views``, and by zone."""
+
+    __slots__ = ("views", "zones")
+
+    def __init__(self, views: list[ReplicaView]) -> None:
+        self.views = views
+        self.zones = by_zone(views)
+
+
 class ReplicaTable:
-    """The replicas that a client is connected to, and the picker over them.
+    """The replicas that a client is connected to, and the picker over them. The client itself is in ``zone``.
 
     At most one view per name is offered (the newest link), so that two addresses of one replica never count as two.
     """
 
-    def __init__(self, rng: RandomSource, picker: str = "two-choices") -> None:
+    def __init__(self, rng: RandomSource, picker: str = "two-choices", zone: str = "") -> None:
         if picker not in PICKERS:
             raise BadOption(f"picker: {picker!r} is not one of {', '.join(PICKERS)}")
         self.picker = picker
+        self.zone = zone
         self._adaptive = picker == "adaptive"
         self._means = MethodMeans()
-        self._probations = 0
+        self._probation: dict[int, ReplicaView] = {}  # by link
         self._rng = rng
         self._views: dict[int, ReplicaView] = {}
         self._links: dict[str, int] = {}
-        self._serving: dict[str, list[ReplicaView]] = {}  # by method, as far as it was asked for
+        self._serving: dict[str, Serving] = {}  # by method, as far as it was asked for
         self._suspicion_ends = 0.0
 
     def __len__(self) -> int:
@@ -155,8 +179,7 @@ class ReplicaTable:
         """A link is gone. Another link to the same replica, if there is one, takes its place."""
         view = self._views.pop(link, None)
         self._serving.clear()
-        if view is not None and view.on_probation:
-            self._probations -= 1
+        self._probation.pop(link, None)
         if view is None or self._links.get(view.name) != link:
             return
         del self._links[view.name]
@@ -192,22 +215,124 @@ class ReplicaTable:
 
     def candidates(self, method: str, now: float, exclude: Iterable[str] = ()) -> list[ReplicaView]:
         """Replicas that serve ``method``, take work, and are not excluded by name; suspected ones only if no other."""
-        serving = self._serving.get(method)
-        if serving is None:
-            serving = [view for view in self.views() if method in view.methods]
-            if len(self._serving) < METHODS_MAX:
-                self._serving[method] = serving
+        serving = self._serving_of(method).views
         hidden = set(exclude)
         if hidden:
             views = [view for view in serving if not view.draining and view.name not in hidden]
         else:
             views = [view for view in serving if not view.draining]
-        if self._probations:
+        if self._probation:
             self._release(now)
             views = [view for view in views if not view.on_probation] or views
         if self._suspicion_ends > now:
             return [view for view in views if view.suspected_until <= now] or views
         return views
+
+    def _serving_of(self, method: str) -> Serving:
+        serving = self._serving.get(method)
+        if serving is None:
+            serving = Serving([view for view in self.views() if method in view.methods])
+            if len(self._serving) < METHODS_MAX:
+                self._serving[method] = serving
+        return serving
+
+    def choose_more(
+        self,
+        chosen: list[ReplicaView],
+        width: int,
+        method: str,
+        now: float,
+        mean: float | None = None,
+        exclude: Collection[str] = (),
+    ) -> None:
+        """Add replicas to ``chosen``, in order of rank, until there are ``width``, as far as there are any.
+
+        ``mean`` is the method's mean service time in seconds, None where it is not known; ``exclude`` are names.
+        """
+        serving = self._serving_of(method)
+        if len(serving.zones) < 2 and len(serving.views) <= MANY:
+            pool = self.candidates(method, now, exclude)
+            if chosen:
+                pool = [view for view in pool if view not in chosen]
+            while len(chosen) < width and (view := self.choose(pool, now)) is not None:
+                chosen.append(view)
+                pool.remove(view)
+            return
+        hidden = {*exclude, *(view.name for view in chosen)}
+        while len(chosen) < width:
+            choice = self._choose_in_zones(serving, chosen, hidden, now, mean)
+            if choice is None:
+                choice = self.choose(self.candidates(method, now, hidden), now)
+            if choice is None:
+                return
+            chosen.append(choice)
+            hidden.add(choice.name)
+
+    def _choose_in_zones(
+        self, serving: Serving, chosen: Sequence[ReplicaView], hidden: Collection[str], now: float, mean: float | None
+    ) -> ReplicaView | None:
+        """One more replica, none on probation or suspected; None when only such are left, or none."""
+
+        def draw(views: list[ReplicaView]) -> ReplicaView | None:
+            return self._draw_able(views, hidden, now)
+
+        self._release(now)
+        view = None
+        if len(serving.zones) > 1 and chosen:
+            view = choose_partner(serving.zones, chosen, draw, mean)
+        elif len(serving.zones) > 1 and self.zone:
+            view = choose_first(serving.zones, self.zone, draw, now, mean)
+        return draw(serving.views) if view is None else view
+
+    def choose_backup(
+        self,
+        method: str,
+        now: float,
+        mean: float | None,
+        exclude: Collection[str],
+        held: Sequence[ReplicaView],
+    ) -> ReplicaView | None:
+        """A replica for a backup: not excluded by name, without push-back. Copies at ``held`` are still out."""
+        serving = self._serving_of(method)
+        if len(serving.zones) > 1 or len(serving.views) > MANY:
+            self._release(now)
+
+            def draw(views: list[ReplicaView]) -> ReplicaView | None:
+                return self._draw_able(views, exclude, now, pushed_back=False)
+
+            if len(serving.zones) > 1:
+                view = choose_backup(serving.zones, held, self.zone, draw, now, mean)
+            else:
+                view = draw(serving.views)
+            if view is not None:
+                return view
+        pool = [view for view in self.candidates(method, now, exclude) if view.pushback_until <= now]
+        return self.choose(pool, now)
+
+    def _draw_able(
+        self, views: list[ReplicaView], hidden: Collection[str], now: float, *, pushed_back: bool = True
+    ) -> ReplicaView | None:
+        """The picker's choice among those of ``views`` that surely may have a copy; None when there is none."""
+
+        def able(view: ReplicaView) -> bool:
+            return not (
+                view.draining
+                or view.on_probation
+                or view.suspected_until > now
+                or view.name in hidden
+                or (not pushed_back and view.pushback_until > now)
+            )
+
+        count = len(views)
+        if count > MANY:
+            drawn: list[ReplicaView] = []
+            for _ in range(DRAWS_MAX):
+                view = views[int(self._rng.random() * count)]
+                if able(view) and view not in drawn:
+                    drawn.append(view)
+                    if len(drawn) == 2:
+                        return self._better(drawn[0], drawn[1], now)
+        return self.choose([view for view in views if able(view)], now)
 
     def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
         """One of the candidates, by the picker; None when there is none. A draw goes to the first drawn."""
@@ -220,6 +345,14 @@ class ReplicaTable:
         if self.picker == "random":
             return self._rng.sample(candidates, 1)[0]
         first, second = self._draw_two(candidates)
+        return self._better(first, second, now)
+
+    def _better(self, first: ReplicaView, second: ReplicaView, now: float) -> ReplicaView:
+        """The one of two that were drawn that the picker takes."""
+        if self.picker == "random":
+            return first
+        if self.picker == "least-outstanding":
+            return second if second.outstanding < first.outstanding else first
         if not self._adaptive:
             return second if second.load(now) < first.load(now) else first
         ours = (first.load(now) + 1) * first.health.weight(now)
@@ -276,30 +409,33 @@ class ReplicaTable:
         if view.on_probation:
             if health.recovered():
                 self._end_probation(view)
-        elif (health.weight(now) > 1 or health.failing > FAILING) and self._probations < len(self._links) // 3:
-            others = [other.health for other in self.views() if other is not view and not other.on_probation]
+        elif (health.weight(now) > 1 or health.failing > FAILING) and len(self._probation) < len(self._links) // 3:
+            others = [other.health for other in self._others() if other is not view and not other.on_probation]
             if outlies(health, others):
                 view.on_probation = True
-                self._probations += 1
+                self._probation[view.link] = view
                 health.begin_probation(now)
+
+    def _others(self) -> list[ReplicaView]:
+        """Whom a replica is compared with: all, or of many some, evenly."""
+        links = list(self._links.values())
+        return [self._views[link] for link in links[:: 1 + len(links) // OTHERS_MAX]]
 
     def _release(self, now: float) -> None:
         """Replicas whose time on probation is over are judged anew."""
-        for view in self._views.values():
-            if view.on_probation and now >= view.health.probation_until:
-                self._end_probation(view)
+        for view in [view for view in self._probation.values() if now >= view.health.probation_until]:
+            self._end_probation(view)
 
     def _end_probation(self, view: ReplicaView) -> None:
         view.on_probation = False
-        self._probations -= 1
+        self._probation.pop(view.link, None)
         view.health.end_probation()
 
     def try_out(self, chosen: list[ReplicaView], method: str, now: float) -> None:
         """Now and then the last of a tie's replicas is one on probation instead, to see how it fares."""
-        if not self._probations:
-            return
-        for view in self.views():
-            if view.on_probation and now >= view.health.trial_at and method in view.methods and not view.draining:
+        for view in self._probation.values():
+            newest = self._links.get(view.name) == view.link
+            if newest and now >= view.health.trial_at and method in view.methods and not view.draining:
                 view.health.trial_at = now + TRIAL_EVERY
                 if view not in chosen:
                     chosen[-1] = view

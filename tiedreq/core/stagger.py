@@ -14,8 +14,10 @@ trips, at least ``MARGIN_MIN``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tiedreq.core.picker import ReplicaView
+if TYPE_CHECKING:
+    from tiedreq.core.picker import ReplicaView
 
 DEVIATIONS = 3.0
 MARGIN_MIN = 0.0005
