@@ -23,7 +23,15 @@ import trio
 
 from tiedreq.clusterfile import resolve
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
-from tiedreq.errors import BadOption, CallError, ConnectError, RemoteFailure, TiedreqError, UsageError
+from tiedreq.errors import (
+    BadOption,
+    CallError,
+    ConnectError,
+    RemoteFailure,
+    TiedreqError,
+    UnsafeToDuplicate,
+    UsageError,
+)
 from tiedreq.loading import AppError, load_service
 from tiedreq.net.addresses import is_loopback, parse_address
 from tiedreq.net.collecting import spare_the_loop
@@ -154,6 +162,11 @@ async def _call(where: Where, options: CallOptions) -> int:
             reply = await client.request(
                 options.method, options.args, policy=options.chosen, timeout=options.timeout, key=options.key
             )
+        except UnsafeToDuplicate:
+            raise UnsafeToDuplicate(
+                f"{options.method!r} is not declared idempotent, so it is not sent twice. Use --policy plain, or"
+                " declare @service.method(idempotent=True) if running twice is harmless. Nothing was sent."
+            ) from None
         except CallError as error:
             if options.explain:
                 _explain(error.attempts)

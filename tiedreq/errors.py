@@ -54,7 +54,7 @@ class ConnectError(TiedreqError, OSError):
 
 
 class AuthRefused(ConnectError):
-    """The other side does not hold the same cluster token, or belongs to another cluster."""
+    """The other side has another cluster token, belongs to another cluster, or a certificate is not trusted."""
 
 
 class VersionMismatch(ConnectError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def test_mutual_tls_from_the_command_line(run: Run, tmp_path: Path) -> None:
     without = run("call", "lookup", "{}", "--timeout", "2s", *where, "--tls-ca", "ca.pem")
     assert without.wait() == 1
     assert len(without.error) == 1 and "ConnectError" in without.stderr
+    began = time.monotonic()
+    strange = run("call", "lookup", "{}", "--timeout", "1h", *where)
+    assert strange.wait() == 1 and time.monotonic() - began < 60, "the system's authorities don't know ours"
+    assert len(strange.error) == 1 and "AuthRefused" in strange.stderr and "not trusted" in strange.stderr
     for child in (a, b):
         child.popen.terminate()
     assert [child.wait() for child in (a, b)] == [0, 0]

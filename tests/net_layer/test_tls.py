@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 import pytest
@@ -11,7 +12,7 @@ import trustme
 from tests.net_layer.ends import LIMITS, OverWebsockets, connected, reply
 from tests.net_layer.servers import HANG, Serving, dial
 from tiedreq.core.errors import BadOption
-from tiedreq.errors import ConnectError
+from tiedreq.errors import AuthRefused, ConnectError
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ class TestTls:
         server_tls, _ = self.contexts(authority)
         async with trio.open_nursery() as nursery:
             server = await Serving().start(nursery, ssl_context=server_tls)
-            with trio.fail_after(HANG), pytest.raises(ConnectError, match="certificate"):
+            with trio.fail_after(HANG), pytest.raises(AuthRefused, match="its certificate is not trusted"):
                 async with dial(f"wss://127.0.0.1:{server.world.port}"):
                     pass
             nursery.cancel_scope.cancel()
@@ -67,10 +68,32 @@ class TestTls:
         server_tls, client_tls = self.contexts(authority, "other.example")
         async with trio.open_nursery() as nursery:
             server = await Serving().start(nursery, ssl_context=server_tls)
-            with trio.fail_after(HANG), pytest.raises(ConnectError, match="certificate"):
+            with trio.fail_after(HANG), pytest.raises(AuthRefused, match="its certificate is not trusted"):
                 async with dial(f"wss://127.0.0.1:{server.world.port}", ssl_context=client_tls):
                     pass
             nursery.cancel_scope.cancel()
+
+    async def test_a_server_that_does_not_trust_us_says_so(self, authority: trustme.CA) -> None:
+        """With TLS 1.3 it says so only after our part of the handshake; Trio's own servers say nothing."""
+        server_tls, client_tls = self.contexts(authority)
+        server_tls.verify_mode = ssl.CERT_REQUIRED
+
+        def serve(listener: socket.socket) -> None:
+            accepted = listener.accept()[0]
+            with server_tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False) as secure:
+                with pytest.raises(ssl.SSLError):
+                    secure.do_handshake()
+                socket.socket.shutdown(secure, socket.SHUT_WR)
+                while socket.socket.recv(secure, 4096):
+                    pass
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"wss://127.0.0.1:{listener.getsockname()[1]}"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, serve, listener)
+                with trio.fail_after(HANG), pytest.raises(AuthRefused, match="certificate required"):
+                    async with dial(url, ssl_context=client_tls):
+                        pass
 
     async def test_plain_meets_tls_and_the_other_way_round(self, authority: trustme.CA) -> None:
         server_tls, client_tls = self.contexts(authority)

@@ -87,3 +87,31 @@ async def test_a_replica_without_a_certificate_is_linked_to_nobody(ours: Certifi
     async with mesh(ours, lambda: ours.dialing(None)) as handles:
         await until(lambda: handles["a"].status()["links"]["b"]["reason"])
         assert not handles["a"].status()["links"]["b"]["up"] and not handles["b"].status()["links"]["a"]["up"]
+
+
+async def test_a_certificate_that_is_not_trusted_ends_connect_at_once(ours: Certificates) -> None:
+    """Trying again would not help: it is told as soon as every replica has shown one, whatever time there is."""
+    async with mesh(ours, lambda: ours.dialing(ours.authority)) as handles:
+        urls = [handle.url for handle in handles.values()]
+        context = Certificates().dialing(None)
+        with trio.fail_after(30), pytest.raises(tiedreq.AuthRefused, match="its certificate is not trusted"):
+            async with tiedreq.connect(urls, token="t", ssl_context=context, timeout=3600):
+                raise AssertionError("it must not come in")
+
+
+async def test_one_certificate_that_is_not_trusted_is_tried_again(ours: Certificates) -> None:
+    """A client that has other replicas goes on with them, and takes this one in once its certificate is mended."""
+    strange, listening = trustme.CA(), ours.listening()
+    wrong = strange.issue_cert("127.0.0.1")
+    wrong.configure_cert(listening)
+    async with trio.open_nursery() as nursery:
+        handles = []
+        for name, context in (("a", ours.listening()), ("b", listening)):
+            serve = partial(tiedreq.serve, bench_service(), name=name, token="t", ssl_context=context)
+            handles.append(await nursery.start(lambda task_status, serve=serve: serve(task_status=task_status)))
+        urls = [handle.url for handle in handles]
+        async with tiedreq.connect(urls, token="t", ssl_context=ours.dialing(ours.authority)) as client:
+            assert set(client.stats()["replicas"]) == {"a"}
+            ours.authority.issue_cert("127.0.0.1").configure_cert(listening)
+            await until(lambda: set(client.stats()["replicas"]) == {"a", "b"})
+        nursery.cancel_scope.cancel()

@@ -120,6 +120,7 @@ def test_calls(run: Run) -> None:
         assert call("lookup", "{}", "--policy", policy)[0] == 0
     code, out, error = call("charge", "--policy", "tied")
     assert (code, out, len(error)) == (2, "", 1) and "not declared idempotent" in error[0]
+    assert "--policy plain" in error[0] and "client.call" not in error[0], "as the command line names it"
     code, out, error = call("fail")
     assert (code, out) == (1, "")
     assert error == [

@@ -189,7 +189,7 @@ class LinkCore:
 
     def _dial_failed(self, event: events.DialFailed, now: float, out: list[LinkCommand]) -> None:
         self._move(LinkTrigger.DIAL_FAILED)
-        out.append(commands.AnnounceFailure(self.epoch, "unreachable", event.reason, lasting=False))
+        out.append(commands.AnnounceFailure(self.epoch, event.code, event.reason, lasting=False))
         self._retire(now)
 
     def _hello(self) -> Hello:

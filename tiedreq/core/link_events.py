@@ -21,10 +21,11 @@ class TransportConnected(NamedTuple):
 
 
 class DialFailed(NamedTuple):
-    """(dialer) No transport could be made; ``reason`` in words."""
+    """(dialer) No transport could be made; ``reason`` in words, ``code`` as in ``AnnounceFailure``."""
 
     epoch: int
     reason: str
+    code: str = "unreachable"
 
 
 class FrameArrived(NamedTuple):

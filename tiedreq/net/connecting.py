@@ -16,7 +16,7 @@ from tiedreq.core.limits import ClientLimits
 from tiedreq.core.link_options import LinkSide, LinkTiming
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.policy import Auto, Policy
-from tiedreq.errors import ConnectError
+from tiedreq.errors import AuthRefused, ConnectError
 from tiedreq.net.client import Client
 from tiedreq.net.edge import UserBlock
 from tiedreq.net.link import Link, dialed_link
@@ -144,8 +144,8 @@ async def _gather(client: Client, links: list[Link], address: ClusterAddress) ->
     """Wait for the first replica, then a little for the others. Raises ``ConnectError`` when none comes."""
     with trio.move_on_after(client.timeout):
         while not any(link.up for link in links):
-            if all(link.state is LinkState.CLOSED for link in links):
-                break
+            if all(link.state is LinkState.CLOSED or isinstance(link.last_error, AuthRefused) for link in links):
+                break  # waiting would not help
             await client.arrivals.wait()
     if not any(link.up for link in links):
         raise _no_replica(links, address, client.timeout)

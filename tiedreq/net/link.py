@@ -232,7 +232,8 @@ class Link:
             except Exception as error:
                 if not isinstance(error, ConnectError):
                     _quiet.log("dial", logging.ERROR, "%s: dialing failed in an unexpected way", self, error=error)
-                self._step(events.DialFailed(epoch, str(error)))
+                code = "auth" if isinstance(error, AuthRefused) else "unreachable"
+                self._step(events.DialFailed(epoch, str(error), code))
 
     async def _run_connection(self, transport: Transport, epoch: int) -> None:
         """From the first byte to the end of the tear-down, which is bounded."""

@@ -95,6 +95,11 @@ class ShortcutStream(trio.abc.Stream):
         self._writing = trio.StrictFIFOLock()
         self._in_a_row = 0
 
+    @property
+    def end(self) -> Exception | None:
+        """The error that ended reading, if one did."""
+        return self._end
+
     # ---- for the library
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -109,7 +114,10 @@ class ShortcutStream(trio.abc.Stream):
                     raise self._end
                 return b""
             if not self._opened:
-                self._opening_read(await self._inner.receive_some(max_bytes))
+                try:
+                    self._opening_read(await self._inner.receive_some(max_bytes))
+                except trio.BrokenResourceError as error:
+                    self._ended, self._end = True, error
             elif self._by_library and not self._reading:
                 return await self._inner.receive_some(max_bytes)
             else:

@@ -21,7 +21,7 @@ import trio_websocket
 from wsproto.utilities import LocalProtocolError
 
 from tiedreq.core.errors import BadOption
-from tiedreq.errors import ConnectError
+from tiedreq.errors import AuthRefused, ConnectError
 from tiedreq.net.addresses import Address, Target, parse_address, parse_url
 from tiedreq.net.edge import no_groups, single_cause
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners, peer_address
@@ -33,6 +33,19 @@ from tiedreq.wire.limits import WireLimits
 QUEUED_FRAMES_MAX = 64
 RECEIVE_BUFFER_BYTES = 64 * 1024
 _TEXT_REFUSED = 1003
+_CERTIFICATE_ALERTS = frozenset(
+    {
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+    }
+)
+"""What the other side says when it is not content with the certificate that it was shown, or with none."""
 
 logger = logging.getLogger("tiedreq.websocket")
 _library_logger = logging.getLogger("trio-websocket")
@@ -230,7 +243,7 @@ async def _dial(
     except (OSError, ValueError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         if isinstance(error, ConnectError):
             raise
-        raise ConnectError(f"{target.url}: {_in_words(error)}") from None
+        raise _dial_error(target, error) from None
     finally:
         if stream is not None and not done:
             _tcp(stream).socket.close()
@@ -271,14 +284,35 @@ async def _client_handshake(
 
     await reader.unless_finished(shake_hands)
     if not opened:
-        raise ConnectError(f"{target.url}: {_refusal(reader.error)}")
+        if shortcut.end is not None and _tls_error(shortcut.end) is not None:
+            raise _dial_error(target, shortcut.end)
+        raise ConnectError(f"{target.url}: {_refusal(reader.error, target.secure)}")
     return WebsocketTransport(opened[0], stream, shortcut, reader, str(peer_address(_tcp(stream))))
 
 
-def _refusal(error: Exception | None) -> str:
+def _refusal(error: Exception | None, secure: bool) -> str:
     if isinstance(error, trio_websocket.ConnectionRejected):
         return f"the server refused the WebSocket handshake with status {error.status_code}"
-    return "the connection was closed during the WebSocket handshake"
+    why = "; one that asks for certificates does so where it trusts none that it was shown" if secure else ""
+    return f"the connection was closed during the WebSocket handshake{why}"
+
+
+def _dial_error(target: Target, error: BaseException) -> ConnectError:
+    """What became of a dial. Certificates that are not trusted, on either side, are ``AuthRefused``."""
+    tls = _tls_error(error)
+    if isinstance(tls, ssl.SSLCertVerificationError):
+        return AuthRefused(f"{target.url}: its certificate is not trusted: {tls.verify_message}")
+    if tls is not None and tls.reason in _CERTIFICATE_ALERTS:
+        reason = tls.reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+        return AuthRefused(f"{target.url}: it does not trust our certificate, or was shown none: {reason}")
+    return ConnectError(f"{target.url}: {_in_words(error)}")
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """What TLS said, if it was TLS."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__
+    return error
 
 
 def _in_words(error: BaseException) -> str:
