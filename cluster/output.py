@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import queue
-import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -186,11 +185,6 @@ def in_words(event: dict[str, Any]) -> str:
         case {"event": "stopped"}:
             return f"stopped: {event['reason']}"
     return json.dumps(event)
-
-
-def paste_line(program: str, arguments: list[str]) -> str:
-    """A command as it can be pasted into a shell."""
-    return " ".join([program, *(shlex.quote(argument) for argument in arguments)])
 
 
 def _summary(event: dict[str, Any]) -> RenderableType:

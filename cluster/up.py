@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -34,11 +32,11 @@ from cluster.drive import TrafficDriver
 from cluster.engines import engine_by_name
 from cluster.faults import Faults
 from cluster.load import Load, TrafficSpec
-from cluster.output import Output, paste_line
-from cluster.state import CLUSTER_FILE, StateDirectory, StateInUse, hold
+from cluster.output import Output
+from cluster.pasting import try_line
+from cluster.state import StateDirectory, StateInUse, hold
 from cluster.supervisor import Cluster
 from cluster.upoptions import read_options
-from tiedreq.clusterfile import DEFAULT_PATH
 from tiedreq.units import LatencySpec
 
 if TYPE_CHECKING:
@@ -137,7 +135,7 @@ async def _run_replicas(
             return _stopped(output, 0, stopping.reason)
         async with trio.open_nursery() as nursery:
             token = await _open_control(state, operator, output, cluster.dashboard, nursery)
-            output.event(_ready_event(config, cluster.dashboard), try_line=_try_line(config))
+            output.event(_ready_event(config, cluster.dashboard), try_line=try_line(config))
             if dashboard is not None:
                 if output.wants_table:
                     output.note(f"dashboard with controls: {dashboard.url}#token={token}")
@@ -262,21 +260,6 @@ def _ready_event(config: UpConfig, dashboard: str | None) -> dict[str, object]:
 
 def _title(config: UpConfig) -> str:
     return "demo" if config.is_demo else config.app
-
-
-def _try_line(config: UpConfig) -> str:
-    """A command that talks to this cluster, as it can be pasted into the shell that started the launcher."""
-    beside = Path(sys.executable).parent / "tiedreq"
-    if not beside.exists():
-        program = f"{sys.executable} -m tiedreq"
-    elif shutil.which("tiedreq") == str(beside):
-        program = "tiedreq"
-    else:
-        program = str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
-    arguments = ["call", "search", '{"query": "json"}'] if config.is_demo else ["status"]
-    if config.state_dir != DEFAULT_PATH.parent:
-        arguments += ["--cluster", os.path.join(config.state_shown, CLUSTER_FILE)]
-    return paste_line(program, arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import trio
 from starlette.applications import Starlette
@@ -35,14 +36,17 @@ STATUS_BY_CODE = {1: 409, 2: 422}
 """HTTP statuses by the exit code that ``cluster.ctl`` would have."""
 
 
-def make_app(feed: Feed, operator: Operator, rules: Rules, nursery: trio.Nursery) -> App:
-    """The whole application. Requests are carried out in ``nursery``, even when whoever asked has gone."""
+def make_app(feed: Feed, operator: Operator, rules: Rules, nursery: trio.Nursery, *, hint: str = "") -> App:
+    """The whole application. Requests are carried out in ``nursery``, even when whoever asked has gone.
+
+    ``hint``: the command that prints the address with the token, told to who may control.
+    """
 
     async def live(request: Request) -> Response:
         since = request.query_params.get("since", "0")
         number = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else 0
         may = rules.may_control(request.client.host if request.client else "")
-        headers = {"cache-control": "no-store", "x-may-control": "yes" if may else "no"}
+        headers = {"cache-control": "no-store", "x-may-control": quote(hint) or "yes" if may else "no"}
         return Response(feed.live(number), media_type="application/json", headers=headers)
 
     async def control(request: Request) -> Response:

@@ -16,6 +16,7 @@ from cluster.config import UpConfig
 from cluster.dashboard import missing
 from cluster.dashboard.feed import Feed
 from cluster.dashboard.guard import Rules
+from cluster.pasting import control_line
 from tiedreq.net.addresses import Address
 from tiedreq.net.listeners import bound_address, open_listeners
 
@@ -62,8 +63,9 @@ class Dashboard:
         rules = Rules(token, self._config.host, self._config.dashboard_remote_control)
         feed = make_feed()
         async with trio.open_nursery() as nursery:
+            app = make_app(feed, feed.operator, rules, nursery, hint=control_line(self._config, "dashboard"))
             nursery.start_soon(feed.run)
-            nursery.start_soon(serve_dashboard, make_app(feed, feed.operator, rules, nursery), self._listeners)
+            nursery.start_soon(serve_dashboard, app, self._listeners)
 
 
 async def open_dashboard(config: UpConfig) -> Dashboard | None:

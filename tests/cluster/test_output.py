@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cluster.output import LOG_LINES_MAX, Output, in_words, paste_line, ready_line
+from cluster.output import LOG_LINES_MAX, Output, in_words, ready_line
+from cluster.pasting import paste_line
 from cluster.summary import FIELDS, summary_event
 from cluster.table import live_table, summary_table
 from tests.cluster._launcher import READY
@@ -144,7 +145,8 @@ def test_a_reader_that_is_gone_is_no_error() -> None:
 
 def test_what_is_pasted_is_quoted() -> None:
     assert (
-        paste_line("tiedreq", ["call", "search", '{"query": "json"}']) == """tiedreq call search '{"query": "json"}'"""
+        paste_line(["tiedreq"], ["call", "search", '{"query": "json"}'])
+        == """tiedreq call search '{"query": "json"}'"""
     )
 
 

@@ -235,7 +235,8 @@ class Governor:
 
     def _score(self) -> str:
         tally = self._tally
-        return f"{tally.wins:.1f} of the last {tally.kept:.1f} backups won where chance gives {tally.expected:.1f}"
+        won, expected = (100 * count / tally.kept if tally.kept else 0.0 for count in (tally.wins, tally.expected))
+        return f"{won:.0f} % of the last backups won where chance gives {expected:.0f} %"
 
     def _recover(self, now: float) -> None:
         tally = self._tally

@@ -21,6 +21,7 @@ export class Controls {
   constructor() {
     this.token = takeToken();
     this.remote = false;
+    this.hint = "python -m cluster.ctl dashboard";
     this.ready = false;
     this.now = null;
     this.filled = false;
@@ -66,7 +67,7 @@ export class Controls {
     document.getElementById("unlock").hidden = this.remote;
     setText(document.getElementById("locked-why"), this.remote
       ? "Read-only: from another host this dashboard may only be looked at."
-      : "Read-only. To use the controls, run python -m cluster.ctl dashboard and open the address that it prints, or enter the control token.");
+      : `Read-only. To use the controls, run “${this.hint}” in the folder where the launcher was started and open the address that it prints, or enter the control token.`);
     this.panel.disabled = !this.unlocked;
     for (const button of document.querySelectorAll("#steps button, .actions button, .actions select")) button.disabled = !this.unlocked || button.dataset.off === "yes";
   }
@@ -109,7 +110,8 @@ export class Controls {
     return tell(await this.ask({ do: "traffic", rate, policy, work: true }));
   }
 
-  update(now, mayControl) {
+  update(now, mayControl, hint) {
+    if (hint) this.hint = hint;
     this.now = now;
     this.ready = true;
     this.remote = !mayControl;

@@ -79,7 +79,7 @@ function showMethods(methods) {
   }));
 }
 
-function show(answer, mayControl) {
+function show(answer, mayControl, hint) {
   const now = answer.now;
   if (now.sequence < since) {
     forget();
@@ -90,7 +90,7 @@ function show(answer, mayControl) {
   setText(document.getElementById("title"), `${now.title} · ${now.replicas.length} replicas`);
   document.title = `tiedreq ${now.title}`;
   cards.update(now.replicas, now.faults);
-  controls.update(now, mayControl);
+  controls.update(now, mayControl, hint);
   races.update(now.races);
   showTiles(now);
   showMethods(now.methods);
@@ -105,7 +105,8 @@ function tell(text, tone) {
 async function look() {
   const response = await fetch(`/api/live?since=${since}`, { signal: AbortSignal.timeout(PATIENCE), cache: "no-store" });
   if (!response.ok) throw new Error(String(response.status));
-  show(await response.json(), response.headers.get("x-may-control") === "yes");
+  const may = response.headers.get("x-may-control") || "no";
+  show(await response.json(), may !== "no", may === "yes" ? "" : decodeURIComponent(may));
 }
 
 /** After something was changed the next look does not wait. */
