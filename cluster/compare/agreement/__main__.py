@@ -1,4 +1,4 @@
-"""``python -m cluster.compare.agreement theory|articles``: the laboratory next to what is known from elsewhere.
+"""``python -m cluster.compare.agreement theory|articles|live``: the laboratory next to what is known from elsewhere.
 
 The table is on standard output, progress on standard error. The exit code is 1 where something does not agree.
 """
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import click
 from rich.console import Console
 
-from cluster.compare.agreement import articles, theory
+from cluster.compare.agreement import articles, theory, worlds
 from cluster.compare.agreement.judge import Line, as_json, as_markdown, make_table
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL
 from cluster.compare.document import environment, write_json
-from cluster.compare.grid import Results, Task
+from cluster.compare.grid import Task
 from cluster.compare.runner import cores, run_tasks
 from cluster.compare.tally import Tally
 
@@ -33,8 +33,7 @@ class Subject(NamedTuple):
     expected: str
     chance: str
     select: Callable[[str], Sequence[str]]
-    tasks: Callable[[str, float], list[Task]]
-    lines: Callable[[str, Results, float], list[Line]]
+    lines: Callable[[str, float, int], list[Line]]
     notes: Callable[[str], Sequence[str]]
 
 
@@ -46,14 +45,27 @@ def _tables(only: str) -> list[articles.Published]:
     return [row for row in articles.PUBLISHED if only in row.name]
 
 
+def _theory(only: str, scale: float, jobs: int) -> list[Line]:
+    cases = _cases(only)
+    return theory.lines_of(cases, _run(theory.tasks_of(cases, scale), jobs), scale)
+
+
+def _articles(only: str, scale: float, jobs: int) -> list[Line]:
+    tables = _tables(only)
+    return articles.lines_of(tables, _run(articles.tasks_of(tables, scale), jobs), scale)
+
+
+def _live(only: str, scale: float, jobs: int) -> list[Line]:
+    return [line for name in worlds.names(only) for line in worlds.lines_of(name, scale)]
+
+
 SUBJECTS = {
     "theory": Subject(
         "against theory; times in mean service times",
         "theory",
         "± 3 standard errors",
         lambda only: [case.name for case in _cases(only)],
-        lambda only, scale: theory.tasks_of(_cases(only), scale),
-        lambda only, results, scale: theory.lines_of(_cases(only), results, scale),
+        _theory,
         lambda only: (),
     ),
     "articles": Subject(
@@ -61,9 +73,16 @@ SUBJECTS = {
         "published",
         "runs of that length",
         lambda only: [row.name for row in _tables(only)],
-        lambda only, scale: articles.tasks_of(_tables(only), scale),
-        lambda only, results, scale: articles.lines_of(_tables(only), results, scale),
+        _articles,
         lambda only: [f"{row.name}: {row.rule}" for row in _tables(only) if row.rule],
+    ),
+    "live": Subject(
+        "live replicas against simulated ones",
+        "simulated",
+        "allowed",
+        worlds.names,
+        _live,
+        lambda only: (),
     ),
 }
 
@@ -76,12 +95,14 @@ SUBJECTS = {
 @click.option("--json", "path", metavar="FILE", default=None, help="The lines as JSON; - is standard output.")
 @click.option("--markdown", is_flag=True, help="The table as Markdown.")
 def main(subject: str, scale: float, only: str, jobs: int | None, path: str | None, markdown: bool) -> None:
-    """Put the laboratory next to exact theory, or next to figures that others published."""
+    """Put the laboratory next to exact theory, to figures that others published, or live runs next to simulated."""
     chosen = SUBJECTS[subject]
     if not chosen.select(only):
         raise click.UsageError(f"only: no experiment has {only!r} in its name")
-    results = _run(chosen.tasks(only, scale), cores() if jobs is None else jobs)
-    lines = chosen.lines(only, results, scale)
+    try:
+        lines = chosen.lines(only, scale, cores() if jobs is None else jobs)
+    except worlds.TooSlow as error:
+        raise click.ClickException(f"this machine does not keep up with live calls: {error}") from None
     _show(chosen, lines, markdown=markdown, to_stderr=path == "-")
     for note in chosen.notes(only):
         print(note, file=sys.stderr)
