@@ -17,8 +17,9 @@ fewest copies of this client's own that have not ended, of two random ones where
 
 with the slowness of ``core.health`` as far as it is certain, and slow or failing replicas on probation.
 
-Where replicas stand in zones, ``core.zones`` says in which of them a copy goes, and the picker chooses there. A choice
-costs the same however many replicas there are: among many, two are drawn anew until both may have the copy.
+Where replicas stand in zones, ``core.zones`` says in which of them a copy goes, and the picker chooses there. Copies of
+one tie stay in one of the groups of ``core.groups``, as far as it has replicas that may have them. A choice costs the
+same however many replicas there are: among many, two are drawn anew until both may have the copy.
 
 What is known belongs to a connection, not to a name: a new link starts with nothing known.
 """
@@ -30,6 +31,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tiedreq.core.errors import BadOption
+from tiedreq.core.groups import bits, group_of
 from tiedreq.core.health import FAILING, TRIAL_EVERY, Health, MethodMeans, outlies
 from tiedreq.core.messages import Welcome
 from tiedreq.core.types import CopyState, Identity, Load, MethodInfo, RandomSource
@@ -136,13 +138,25 @@ class ReplicaView:
 
 
 class Serving:
-    """The replicas that serve a method: ``views``, and by zone."""
+    """The replicas that serve a method: ``views``, and by zone; of many also by group."""
 
-    __slots__ = ("views", "zones")
+    __slots__ = ("_groups", "simple", "views", "zones")
 
-    def __init__(self, views: list[ReplicaView]) -> None:
+    def __init__(self, views: list[ReplicaView], *, whole: bool = True) -> None:
         self.views = views
         self.zones = by_zone(views)
+        self._groups: dict[int, Serving] = {}
+        if whole and bits(len(views)):
+            members: dict[int, list[ReplicaView]] = {}
+            for view in views:
+                members.setdefault(group_of(view.name, len(views)), []).append(view)
+            self._groups = {group: Serving(them, whole=False) for group, them in members.items()}
+        self.simple = len(self.zones) < 2 and not self._groups
+        """Neither zones nor groups: the picker's choice among all."""
+
+    def group(self, view: ReplicaView) -> Serving:
+        """Those that may be partners of ``view``."""
+        return self._groups.get(group_of(view.name, len(self.views)), self) if self._groups else self
 
 
 class ReplicaTable:
@@ -211,6 +225,7 @@ class ReplicaTable:
             all(info.idempotent for info in known),
             all(info.stoppable for info in known),
             min(info.timeout_max for info in known),
+            all(info.stream for info in known),
         )
 
     def candidates(self, method: str, now: float, exclude: Iterable[str] = ()) -> list[ReplicaView]:
@@ -250,7 +265,7 @@ class ReplicaTable:
         ``mean`` is the method's mean service time in seconds, None where it is not known; ``exclude`` are names.
         """
         serving = self._serving_of(method)
-        if len(serving.zones) < 2 and len(serving.views) <= MANY:
+        if serving.simple:
             pool = self.candidates(method, now, exclude)
             if chosen:
                 pool = [view for view in pool if view not in chosen]
@@ -277,12 +292,15 @@ class ReplicaTable:
             return self._draw_able(views, hidden, now)
 
         self._release(now)
+        near = serving.group(chosen[0]) if chosen else serving
         view = None
-        if len(serving.zones) > 1 and chosen:
-            view = choose_partner(serving.zones, chosen, draw, mean)
-        elif len(serving.zones) > 1 and self.zone:
-            view = choose_first(serving.zones, self.zone, draw, now, mean)
-        return draw(serving.views) if view is None else view
+        if len(near.zones) > 1 and chosen:
+            view = choose_partner(near.zones, chosen, draw, mean)
+        elif len(near.zones) > 1 and self.zone:
+            view = choose_first(near.zones, self.zone, draw, now, mean)
+        if view is None:
+            view = draw(near.views)
+        return draw(serving.views) if view is None and chosen else view
 
     def choose_backup(
         self,
@@ -294,7 +312,7 @@ class ReplicaTable:
     ) -> ReplicaView | None:
         """A replica for a backup: not excluded by name, without push-back. Copies at ``held`` are still out."""
         serving = self._serving_of(method)
-        if len(serving.zones) > 1 or len(serving.views) > MANY:
+        if not serving.simple:
             self._release(now)
 
             def draw(views: list[ReplicaView]) -> ReplicaView | None:

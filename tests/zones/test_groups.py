@@ -1,0 +1,65 @@
+"""Groups of a large mesh: made of names alone, about as large as said, halved when there are twice as many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiedreq.core.groups import SIZE_MIN, bits, group_of, place
+from tiedreq.core.messages import Welcome
+from tiedreq.core.picker import ReplicaTable, ReplicaView
+from tiedreq.core.types import Identity, MethodInfo
+
+METHOD = MethodInfo("work", True, True, 60.0)
+
+
+def test_the_numbers_of_names_stay_what_they_are() -> None:
+    """Other processes, perhaps of another version, must find the same groups."""
+    assert [place(name) for name in ("", "a", "r0", "r1", "réplica")] == [
+        2872998923,
+        444641715,
+        2207339785,
+        1842209694,
+        2161106664,
+    ]
+
+
+def test_small_meshes_are_one_group() -> None:
+    assert {bits(count) for count in range(2 * SIZE_MIN)} == {0}
+    assert [bits(SIZE_MIN << power) for power in range(7)] == list(range(7))
+
+
+def test_groups_of_a_thousand_have_about_the_size_that_they_should() -> None:
+    for names in ([f"r{index}" for index in range(1000)], [f"web-{index:04}.rack{index % 7}" for index in range(1000)]):
+        sizes = Counter(group_of(name, 1000) for name in names)
+        assert len(sizes) == 32
+        assert 12 <= min(sizes.values()) <= max(sizes.values()) <= 64
+
+
+@given(st.text(max_size=20), st.integers(1, 1 << 20))
+def test_twice_as_many_replicas_halve_a_group(name: str, replicas: int) -> None:
+    assert 0 <= group_of(name, replicas) < 1 << bits(replicas)
+    if replicas >= SIZE_MIN:
+        assert group_of(name, 2 * replicas) >> 1 == group_of(name, replicas)
+
+
+def test_the_copies_of_a_tie_stay_in_a_group_as_long_as_that_has_replicas_for_them() -> None:
+    table = ReplicaTable(Random(3), "adaptive")
+    for link in range(200):
+        table.add(ReplicaView(link, Identity(f"r{link}", link), Welcome(8, False, 1 << 20, (METHOD,))))
+    pairs = [chosen(table, 2) for _ in range(500)]
+    assert all(group_of(first, 200) == group_of(second, 200) for first, second in pairs)
+    assert len({name for pair in pairs for name in pair}) > 150
+    everybody = chosen(table, 200)
+    group = [name for name in everybody if group_of(name, 200) == group_of(everybody[0], 200)]
+    assert everybody[: len(group)] == group, "the others come when the group is spent"
+    assert len(everybody) == 200
+
+
+def chosen(table: ReplicaTable, width: int) -> list[str]:
+    views: list[ReplicaView] = []
+    table.choose_more(views, width, "work", 0.0)
+    return [view.name for view in views]
