@@ -3,6 +3,8 @@
 Inside the program every duration is a float in seconds; a unit is written only at the edge, on a command line and in
 a table. A bare number other than 0 is refused, because nobody remembers which unit it had.
 
+A zone is named by a word (``parse_zones``); a latency may name two of them instead of two replicas: ``a-b=5ms``.
+
 Invariants: what ``format_duration`` writes, ``parse_duration`` reads back to the very same float, and ``str()`` of a
 latency reads back to an equal one. Not for clock times, and not for the laws of service times (``tiedreq.laws``).
 """
@@ -24,15 +26,20 @@ __all__ = [
     "LinkLatency",
     "check_duration",
     "check_number",
+    "check_zone",
     "format_duration",
     "format_number",
     "parse_duration",
     "parse_latency",
     "parse_number",
+    "parse_zones",
 ]
 
 DURATION_MAX = 86_400.0
 """The longest duration that can be written, in seconds: one day."""
+
+ZONES_MAX = 64
+ZONE_CHARS_MAX = 128
 
 SPEC_LENGTH_MAX = 10_000
 """The longest specification that is read, in characters."""
@@ -188,7 +195,8 @@ class LinkLatency:
 class LatencySpec:
     """The latency of every directed link: one law for all, and exceptions for some.
 
-    A direction written by itself (``r0>r1``) counts more than the pair (``r0-r1``), whatever their order. Raises
+    The names of an exception are those of two replicas, or of the zones that they are in; replicas count more. A
+    direction written by itself (``r0>r1``) counts more than the pair (``r0-r1``), whatever their order. Raises
     ``BadOption`` when a link is named twice.
     """
 
@@ -203,10 +211,13 @@ class LatencySpec:
                 raise BadOption(f"pair: '{link}' names a link that already has a latency")
             seen |= directions
 
-    def law(self, source: str, target: str) -> LatencyLaw:
-        """The law of the link from the replica ``source`` to the replica ``target``."""
-        matches = [link for link in self.links if (source, target) in link.directions]
-        return min(matches, key=lambda link: link.both_ways).law if matches else self.default
+    def law(self, source: str, target: str, source_zone: str = "", target_zone: str = "") -> LatencyLaw:
+        """The law of the link from the replica ``source`` to the replica ``target``, which are in these zones."""
+        for names in ((source, target), (source_zone, target_zone)):
+            matches = [link for link in self.links if names in link.directions]
+            if matches:
+                return min(matches, key=lambda link: link.both_ways).law
+        return self.default
 
     def __str__(self) -> str:
         shown = [str(link) for link in self.links]
@@ -218,8 +229,8 @@ class LatencySpec:
 def parse_latency(text: str, *, field: str = "latency") -> LatencySpec:
     """Read ``1ms``, ``1ms~0.3ms`` (jitter), ``r0-r1=20ms`` (a pair), ``r0>r1=20ms`` (one way), joined by ``;``.
 
-    Links that are not named have the latency written without a name, or 0. Raises ``BadOption`` that names
-    ``field`` and what is wrong.
+    A pair are two replicas, or two zones. Links that are not named have the latency written without a name, or 0.
+    Raises ``BadOption`` that names ``field`` and what is wrong.
     """
     if len(text) > SPEC_LENGTH_MAX:
         raise BadOption(f"{field}: more than {SPEC_LENGTH_MAX} characters")
@@ -250,6 +261,32 @@ def _link(item: str) -> LinkLatency:
     if not separator:
         raise BadOption(f"{_shown(item.strip())} names no pair; write for example r0-r1=20ms or r0>r1=20ms")
     return LinkLatency(source, target, _latency_law(law), both_ways=arrow == "-")
+
+
+def check_zone(zone: object, *, field: str = "zone") -> str:
+    """``zone`` when it can be the name of a zone: one word, so that a latency and a list can name it. Empty: none.
+
+    Raises ``BadOption`` that names ``field``.
+    """
+    if not isinstance(zone, str) or len(zone) > ZONE_CHARS_MAX or not zone.isprintable() or set(zone) & set(" ,;=>"):
+        shown = _shown(zone) if isinstance(zone, str) else repr(zone)
+        raise BadOption(
+            f"{field}: {shown} is not a word of up to {ZONE_CHARS_MAX} characters without ',', ';', '=', '>'"
+        )
+    return zone
+
+
+def parse_zones(text: str, *, field: str = "zones") -> tuple[str, ...]:
+    """Read ``a,b,c``: the zones in which replicas stand, in turn. A zone may be named more often than once.
+
+    Raises ``BadOption`` that names ``field`` and what is wrong.
+    """
+    zones = tuple(check_zone(part.strip(), field=field) for part in text[:SPEC_LENGTH_MAX].split(","))
+    if not all(zones):
+        raise BadOption(f"{field}: {_shown(text)} has an empty name; write for example a,b,c")
+    if len(zones) > ZONES_MAX:
+        raise BadOption(f"{field}: {len(zones)} zones are more than {ZONES_MAX}")
+    return zones
 
 
 def _plain(value: Decimal) -> str:

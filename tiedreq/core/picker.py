@@ -205,6 +205,10 @@ class ReplicaTable:
         """The view of one link."""
         return self._views.get(link)
 
+    def knows(self, name: str) -> bool:
+        """Whether a replica of that name is connected."""
+        return name in self._links
+
     def views(self) -> list[ReplicaView]:
         """One view per replica."""
         return [self._views[link] for link in self._links.values()]

@@ -106,8 +106,10 @@ class CallerNode:
         core: Callable[..., CallCore],
         picker: str = "two-choices",
         learns: bool = False,
+        zone: str = "",
     ) -> None:
         self.name = name
+        self.zone = zone
         self.alive = False
         self.frozen = False
         self.frozen_until = 0.0
@@ -138,7 +140,7 @@ class CallerNode:
     def start(self) -> None:
         """Start a new process: a new nonce, nothing known."""
         self.identity = Identity(self.name, self._rng.getrandbits(64))
-        self.table = ReplicaTable(self._rng, self._picker)
+        self.table = ReplicaTable(self._rng, self._picker, self.zone)
         self.learning = LearningBook(self._limits.lessons_max) if self._learns else None
         self._views.clear()
         self.generation += 1

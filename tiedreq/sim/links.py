@@ -6,6 +6,7 @@ Not for what happens to them: ``network`` makes, breaks, holds and releases.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class NetworkOptions:
     """How the network behaves. Durations are seconds.
 
-    ``mesh`` is the latency between replicas (r0, r1 …), ``client`` between callers (c0, c1 …) and replicas. An end
+    ``mesh`` is the latency between replicas (r0, r1 …), ``client`` between callers (c0, c1 …) and replicas; ``zones``
+    says in which zone the node of a name is, where latencies name zones. An end
     learns of a break between ``notice_min`` and ``notice_max`` after it; the silence that makes an end give up takes
     ``silence`` to twice that; the dialer tries again ``reconnect_min`` to ``reconnect_max`` later. A message is
     overtaken by those that follow for up to ``overtaking_delay``, with the probability ``overtaking``.
@@ -38,6 +40,7 @@ class NetworkOptions:
     reconnect_max: float = 0.2
     overtaking: float = 0.0
     overtaking_delay: float = 0.005
+    zones: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("notice_max", "silence", "reconnect_max", "overtaking_delay"):
@@ -49,7 +52,12 @@ class NetworkOptions:
     def law(self, source: str, target: str) -> LatencyLaw:
         """The latency of the direction from one node to another, by their names."""
         between_replicas = source.startswith("r") and target.startswith("r")
-        return (self.mesh if between_replicas else self.client).law(source, target)
+        spec = self.mesh if between_replicas else self.client
+        return (
+            spec.law(source, target, self.zones.get(source, ""), self.zones.get(target, ""))
+            if spec.links
+            else spec.default
+        )
 
 
 class Node(Protocol):

@@ -80,8 +80,10 @@ class ReplicaNode:
         limits: ReplicaLimits,
         observer: ReplicaObserver | None,
         core: Callable[..., ReplicaCore],
+        zone: str = "",
     ) -> None:
         self.name = name
+        self.zone = zone
         self.alive = False
         self.frozen = False
         self.frozen_until = 0.0
@@ -212,7 +214,9 @@ class ReplicaNode:
         link, end, other = connection.link, connection.acceptor, connection.dialer
         infos = tuple(method.info for method in self._methods)
         end.outgoing.send(
-            Opening(connection, Welcome(self.slots, self.core.draining, self._limits.payload_bytes_max, infos))
+            Opening(
+                connection, Welcome(self.slots, self.core.draining, self._limits.payload_bytes_max, infos, self.zone)
+            )
         )
         if isinstance(other.node, ReplicaNode):
             self._peer_connected(link, other.identity, end.outgoing)

@@ -9,13 +9,14 @@ Not for load (``workload``) nor for faults by plan (``faults``), though it has t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
 from tiedreq.core.call import CallCore
 from tiedreq.core.checks import check_count, check_number
 from tiedreq.core.errors import BadOption
+from tiedreq.core.groups import group_of
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import MethodInfo
@@ -26,6 +27,7 @@ from tiedreq.sim.links import NetworkObserver, NetworkOptions
 from tiedreq.sim.meter import Meter
 from tiedreq.sim.network import Network
 from tiedreq.sim.replica_node import ReplicaNode, ReplicaObserver
+from tiedreq.units import check_zone
 
 CONNECTING_MAX = 60.0
 MUST_DRAIN = ("queue", "copies", "executions", "ties", "markers", "cancel_markers", "claiming", "parked_claims")
@@ -47,6 +49,9 @@ class WorldOptions:
     ``replicas`` are named r0, r1 …, ``callers`` c0, c1 …. A copy finds its outbox full with the probability
     ``unsent``. Callers choose with the ``picker`` of that name, and with ``learns`` they have learned delays and the
     brake. Links are measured every ``measure_interval``, and ``warm_up`` times when they are new.
+
+    Replicas and callers stand in ``zones`` in turn; with ``zone_blind`` they don't say so, and only latencies know it.
+    Replicas are linked within their groups (``core.groups``): all to all as long as there is one group.
     """
 
     replicas: int = 3
@@ -61,6 +66,8 @@ class WorldOptions:
     warm_up: int = 16
     picker: str = "two-choices"
     learns: bool = False
+    zones: tuple[str, ...] = ()
+    zone_blind: bool = False
 
     def __post_init__(self) -> None:
         check_count("replicas", self.replicas, 1, 1_000)
@@ -71,6 +78,22 @@ class WorldOptions:
         check_number("measure_interval", self.measure_interval, 0.001, 86_400.0, "seconds")
         if not self.methods:
             raise BadOption("methods: a replica without a method has nothing to do")
+        for zone in self.zones:
+            check_zone(zone, field="zones")
+
+    @property
+    def replica_zones(self) -> dict[str, str]:
+        """The zone of each replica by name; empty where there are no zones."""
+        return _in_turn("r", self.replicas, self.zones)
+
+    @property
+    def caller_zones(self) -> dict[str, str]:
+        """The zone of each caller by name; empty where there are no zones."""
+        return _in_turn("c", self.callers, self.zones)
+
+
+def _in_turn(letter: str, count: int, zones: tuple[str, ...]) -> dict[str, str]:
+    return {f"{letter}{index}": zones[index % len(zones)] for index in range(count)} if zones else {}
 
 
 def stream(seed: int | str, purpose: str) -> Random:
@@ -95,7 +118,10 @@ class World:
         self.seed = seed
         self.observer = observer
         self.clock = Clock()
-        self.network = Network(self.clock, options.network, self.random("network"), observer)
+        zones = {**options.replica_zones, **options.caller_zones}
+        said = {} if options.zone_blind else zones
+        network = replace(options.network, zones=zones)
+        self.network = Network(self.clock, network, self.random("network"), observer)
         self.replicas: dict[str, ReplicaNode] = {}
         self.callers: dict[str, CallerNode] = {}
         self.meter = Meter(self, self.random("meter"), interval=options.measure_interval, warm_up=options.warm_up)
@@ -111,6 +137,7 @@ class World:
                 limits=options.replica_limits,
                 observer=observer,
                 core=replica_core,
+                zone=said.get(name, ""),
             )
         for index in range(options.callers):
             name = f"c{index}"
@@ -126,6 +153,7 @@ class World:
                 core=call_core,
                 picker=options.picker,
                 learns=options.learns,
+                zone=said.get(name, ""),
             )
 
     def random(self, purpose: str) -> Random:
@@ -139,37 +167,43 @@ class World:
     # ---- verbs ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start every node, connect each pair (the lower name dials), and let time pass until all are connected."""
+        """Start every node, connect each pair that is to be linked (of two replicas the lower number dials), and let
+        time pass until all are connected.
+        """
         replicas, callers = list(self.replicas.values()), list(self.callers.values())
         for replica in replicas:
             replica.start()
         for caller in callers:
             caller.start()
+        groups = {name: group_of(name, len(replicas)) for name in self.replicas}
         for index, dialer in enumerate(replicas):
+            group = groups[dialer.name]
             for acceptor in replicas[index + 1 :]:
-                self.network.connect(dialer, acceptor)
+                if groups[acceptor.name] == group:
+                    self.network.connect(dialer, acceptor)
         for caller in callers:
             for replica in replicas:
                 self.network.connect(caller, replica)
-        while self.unconnected() is not None:
-            if self.clock.now > CONNECTING_MAX or not len(self.clock):
-                raise SimulationError(f"not connected after {self.clock.now:g} s: {self.unconnected()}")
-            self.clock.run(self.clock.next_at)
+        for one, other in self.network.pairs():  # what is connected stays so, as long as nothing happens
+            while not self._are_connected(one, other):
+                if self.clock.now > CONNECTING_MAX or not len(self.clock):
+                    raise SimulationError(f"not connected after {self.clock.now:g} s: {one} and {other}")
+                self.clock.run(self.clock.next_at)
         self.meter.start()
 
     def unconnected(self) -> str | None:
-        """A live pair of nodes that is not connected, or None."""
-        for replica in self.replicas.values():
-            connected = replica.peers.values()
-            for name, other in self.replicas.items():
-                if replica.alive and other.alive and other is not replica and name not in connected:
-                    return f"{replica.name} and {name}"
-        for caller in self.callers.values():
-            known = {view.name for view in caller.table.views()} if caller.alive else set(self.replicas)
-            for name, replica in self.replicas.items():
-                if replica.alive and name not in known:
-                    return f"{caller.name} and {name}"
+        """A live pair of nodes that is to be connected and is not, or None."""
+        for dialer, acceptor in self.network.pairs():
+            alive = self.node(dialer).alive and self.node(acceptor).alive
+            if alive and not self._are_connected(dialer, acceptor):
+                return f"{dialer} and {acceptor}"
         return None
+
+    def _are_connected(self, dialer: str, acceptor: str) -> bool:
+        """Whether both ends know of a connection; a replica does not tell which callers it has."""
+        if dialer in self.callers:
+            return self.callers[dialer].table.knows(acceptor)
+        return acceptor in self.replicas[dialer].peers.values() and dialer in self.replicas[acceptor].peers.values()
 
     def crash(self, name: str) -> None:
         """End a replica at once."""
