@@ -1,0 +1,185 @@
+"""What the HTTP standard asks of a gateway's headers: which are kept, dropped and added, and what is no request.
+
+Header names are lower-case bytes, as h11 gives them. Numbers in brackets are sections of RFC 9110 and RFC 9112. Pure.
+Not for which requests are tied (``proxy.rules``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from email.utils import formatdate
+from typing import NamedTuple
+
+Headers = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te transfer-encoding upgrade"
+    ).split()
+)
+"""Fields of one connection, which are never passed on [9110, 7.6.1]."""
+KEPT = frozenset({b"host", b"content-length", b"content-type"})
+"""Fields that ``Connection`` can't have dropped."""
+FORWARDED = frozenset(b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port".split())
+OURS = frozenset({b"tiedreq-replica", b"tiedreq-error", b"tiedreq-ticket"})
+NO_TRAILERS = frozenset(
+    (
+        b"authorization cache-control content-encoding content-length content-range content-type cookie date expect "
+        b"expires host location max-forwards pragma range retry-after set-cookie te trailer transfer-encoding vary "
+        b"www-authenticate"
+    ).split()
+)
+"""Fields that change what a message means, and may not come after it [9110, 6.5.1]."""
+BODILESS = frozenset({204, 304})
+"""Answers that never have a body [9112, 6.3]."""
+
+
+class Refusal(NamedTuple):
+    """A request that goes no further: the status of the answer and one line that says why."""
+
+    status: int
+    text: str
+
+
+def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """All values of a field, in order."""
+    return [value for key, value in headers if key == name]
+
+
+def members(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """The members of a field that is a list, in lower case."""
+    joined = b",".join(values(headers, name))
+    return [member for part in joined.split(b",") if (member := part.strip().lower())]
+
+
+def refusal(method: bytes, target: bytes, headers: Headers, version: bytes, pseudonym: bytes) -> Refusal | None:
+    """Why a request that h11 has accepted is not passed on, or None.
+
+    Two ways to tell where a body ends, and a coding that HTTP/1.0 doesn't know, are how requests are smuggled past a
+    gateway: refused, not repaired [9112, 6.1, 11.2]. h11 has refused several lengths that differ, and other codings.
+    """
+    if method == b"CONNECT":
+        return Refusal(501, "CONNECT does not pass here: this is no forward proxy")
+    if b"websocket" in members(headers, b"upgrade"):
+        return Refusal(501, "WebSocket upgrades do not pass here; connect to a replica of the service itself")
+    coded = values(headers, b"transfer-encoding")
+    if coded and values(headers, b"content-length"):
+        return Refusal(400, "both Content-Length and Transfer-Encoding: where the body ends is not clear")
+    if coded and version < b"1.1":
+        return Refusal(400, "Transfer-Encoding in a request of HTTP/1.0")
+    if any(expected != b"100-continue" for expected in members(headers, b"expect")):
+        return Refusal(417, "Expect: only 100-continue is known")
+    if not _well_formed(method, target):
+        return Refusal(400, "the target of the request is neither a path nor an http URL")
+    if any(b" " + pseudonym in b" " + entry for entry in members(headers, b"via")):
+        return Refusal(508, "this request has come through here before: the upstream leads back to the front")
+    return None
+
+
+def _well_formed(method: bytes, target: bytes) -> bool:
+    if b"#" in target:
+        return False
+    if target.startswith(b"/"):
+        return True
+    if target == b"*":
+        return method == b"OPTIONS"
+    return _absolute(target) is not None
+
+
+def _absolute(target: bytes) -> tuple[bytes, bytes] | None:
+    """Authority and path of a target in absolute form [9112, 3.2.2]."""
+    scheme, _, rest = target.partition(b"://")
+    if scheme.lower() not in (b"http", b"https"):
+        return None
+    cut = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+    authority, path = rest[:cut], rest[cut:]
+    if not authority or b"@" in authority:
+        return None
+    return authority, path if path.startswith(b"/") else b"/" + path
+
+
+def origin_form(target: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    """The target as an origin server is asked, and the headers; the host of an absolute target replaces ``Host``."""
+    found = None if target.startswith(b"/") or target == b"*" else _absolute(target)
+    if found is None:
+        return target, headers
+    authority, path = found
+    return path, [(b"host", authority), *((name, value) for name, value in headers if name != b"host")]
+
+
+def may_go_on(method: bytes, headers: Headers) -> bool:
+    """False for a TRACE or OPTIONS whose ``Max-Forwards`` says that it ends here [9110, 7.6.2]."""
+    if method not in (b"TRACE", b"OPTIONS"):
+        return True
+    return not any(value.strip() == b"0" for value in values(headers, b"max-forwards"))
+
+
+def _end_to_end(headers: Headers) -> Headers:
+    named = {name for name in members(headers, b"connection") if name not in KEPT}
+    return [
+        (name, value) for name, value in headers if name not in HOP_BY_HOP and name not in named and name not in OURS
+    ]
+
+
+def for_upstream(
+    method: bytes, headers: Headers, *, version: bytes, peer: str, scheme: str, pseudonym: bytes, trusted: bool
+) -> Headers:
+    """The headers of a request as the upstream gets them, but for those that tell the length of its body.
+
+    ``peer`` is the address of who sent it. What it says about those before it is believed only if ``trusted``.
+    """
+    kept: Headers = []
+    for_whom = [peer.encode("ascii", "replace")]
+    proto, host = scheme.encode(), b""
+    for name, value in _end_to_end(headers):
+        if name in (b"content-length", b"expect"):
+            continue
+        if name in FORWARDED and not trusted:
+            continue
+        if name == b"x-forwarded-for":
+            for_whom.insert(len(for_whom) - 1, value)
+            continue
+        if name == b"x-forwarded-proto":
+            proto = value
+            continue
+        if name == b"host":
+            host = value
+        if name == b"max-forwards" and method in (b"TRACE", b"OPTIONS") and value.strip().isdigit():
+            value = b"%d" % max(int(value) - 1, 0)
+        kept.append((name, value))
+    kept.append((b"x-forwarded-for", b", ".join(for_whom)))
+    kept.append((b"x-forwarded-proto", proto))
+    if host and not values(kept, b"x-forwarded-host"):
+        kept.append((b"x-forwarded-host", host))
+    kept.append((b"via", b"%s %s" % (version, pseudonym)))
+    return kept
+
+
+def for_client(status: int, headers: Headers, *, pseudonym: bytes) -> Headers:
+    """The headers of an answer as the client gets them; a missing ``Date`` is added [9110, 6.6.1]."""
+    kept = _end_to_end(headers)
+    if status == 204:
+        kept = [(name, value) for name, value in kept if name != b"content-length"]
+    if not any(name == b"date" for name, _ in kept):
+        kept.append((b"date", formatdate(usegmt=True).encode()))
+    kept.append((b"via", b"1.1 %s" % pseudonym))
+    return kept
+
+
+def trailers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Those trailers that may be passed on."""
+    return [
+        (name, value)
+        for name, value in headers
+        if name not in NO_TRAILERS and name not in HOP_BY_HOP and name not in OURS
+    ]
+
+
+def retry_after(status: int, headers: Headers) -> float | None:
+    """Seconds that a 503 asks to stay away, if it does; a date counts as one second."""
+    if status != 503:
+        return None
+    for value in values(headers, b"retry-after"):
+        text = value.strip()
+        return float(text) if text.isdigit() and len(text) < 10 else 1.0
+    return None

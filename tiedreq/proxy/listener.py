@@ -1,0 +1,264 @@
+"""Listens for HTTP/1.1 and gives each request to a handler; everything is bounded.
+
+A connection serves one request after another. While a handler works and the body of its request has been read, the
+connection is watched: a client that closes it cancels the handler. Whatever goes wrong ends one connection and nothing
+else. ``drain`` accepts no more, closes idle connections and lets the others finish what they do.
+
+Not for what a request means (``proxy.front``, ``proxy.passage``).
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+
+import h11
+import trio
+
+from tiedreq.core.checks import check_count, check_number
+from tiedreq.net.addresses import Address, parse_address
+from tiedreq.net.listeners import Acceptor, bound_address, open_listeners
+from tiedreq.net.quiet import QuietLog
+from tiedreq.proxy.visit import RECEIVE_BYTES, Aborted, ClientGone, Visit, Wire
+
+logger = logging.getLogger("tiedreq.proxy")
+
+Handler = Callable[[Visit], Awaitable[None]]
+
+HEADERS_MAX = 256
+PIPELINED_BYTES_MAX = 64 * 1024
+LINGER_SECONDS = 1.0
+LINGER_READS = 32
+_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Limits of one listener: counts, bytes, and seconds.
+
+    The head of a request has ``header_bytes_max`` bytes and, from its first byte, ``header_seconds``. Between two parts
+    of a body ``body_seconds`` may pass, and as many until a client has taken a part of an answer. A connection on which
+    nothing happens is closed after ``idle_seconds``.
+    """
+
+    header_bytes_max: int = 32 * 1024
+    connections_max: int = 1024
+    header_seconds: float = 10.0
+    body_seconds: float = 60.0
+    idle_seconds: float = 75.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(each.default, int):
+                check_count(each.name, value, 1, 1 << 30)
+            else:
+                object.__setattr__(self, each.name, check_number(each.name, value, 1e-3, 86_400.0, "seconds"))
+
+
+class HttpListener:
+    """Serves ``handler`` at ``listen`` (``HOST:PORT``), with TLS where ``tls`` says how."""
+
+    def __init__(self, handler: Handler, limits: ListenerLimits, *, tls: ssl.SSLContext | None = None) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._tls = tls
+        self._quiet = QuietLog(logger)
+        self._accepting = trio.CancelScope()
+        self._waiting: dict[int, trio.CancelScope] = {}
+        self._draining = False
+        self.connections = 0
+
+    async def run(self, listen: str, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, or drained; reports where it listens.
+
+        Raises ``BadOption`` for what is no address, ``OSError`` when it can't listen there.
+        """
+        try:
+            listeners = await open_listeners(parse_address(listen))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, listen) from None
+        most = self._limits.connections_max
+        acceptor = Acceptor(self._accepted, logger, connections_max=most, connections_per_address_max=None)
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started(bound_address(listeners[0]))
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for listener in listeners:
+                            accepting.start_soon(acceptor.run, listener, nursery)
+                for listener in listeners:
+                    listener.socket.close()
+        finally:
+            for listener in listeners:
+                listener.socket.close()
+
+    def drain(self) -> None:
+        """Accept no more; ``run`` returns once the last answer has been given."""
+        self._draining = True
+        self._accepting.cancel()
+        for scope in self._waiting.values():
+            scope.cancel()
+
+    async def _accepted(self, stream: trio.SocketStream, address: Address) -> None:
+        if self._tls is None:
+            await self.serve(stream, address.host)
+            return
+        secure = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
+        try:
+            with trio.fail_after(self._limits.header_seconds):
+                await secure.do_handshake()
+        except (*_BROKEN, trio.TooSlowError):
+            return
+        await self.serve(secure, address.host)
+
+    async def serve(self, stream: trio.abc.Stream, peer: str) -> None:
+        """One connection from end to end: whatever goes wrong ends here."""
+        self.connections += 1
+        try:
+            wire = Wire(stream, self._limits.header_bytes_max, self._limits.body_seconds)
+            while not self._draining and await self._serve_one(wire, peer):
+                wire.h11.start_next_cycle()
+        except (*_BROKEN, ClientGone, Aborted, h11.ProtocolError, OSError):
+            logger.debug("a connection from %s ended early", peer, exc_info=True)
+        except Exception as error:
+            self._quiet.log("failed", logging.ERROR, "a request from %s failed", peer, error=error)
+        finally:
+            self.connections -= 1
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    async def _serve_one(self, wire: Wire, peer: str) -> bool:
+        """Serve one request; True when another may follow on this connection."""
+        try:
+            request = await self._request(wire)
+        except h11.RemoteProtocolError as error:
+            await self._refuse(wire, error.error_status_hint, str(error))
+            return False
+        except trio.TooSlowError:
+            await self._refuse(wire, 408, f"no whole head of a request within {self._limits.header_seconds:g} s")
+            return False
+        if request is None:
+            return False
+        wrong = self._wrong(request)
+        if wrong is not None:
+            await self._refuse(wire, *wrong)
+            return False
+        scheme = "http" if self._tls is None else "https"
+        visit = Visit(wire, request, peer, scheme, self._limits.body_seconds)
+        visit.closing = self._draining
+        gone = await self._handle(wire, visit)
+        if gone or visit.closing or wire.h11.our_state is not h11.DONE:
+            await _linger(wire, visit)
+            return False
+        if not visit.body_over:  # an empty body has its end all the same
+            await visit.receive()
+        return wire.h11.their_state is h11.DONE
+
+    async def _request(self, wire: Wire) -> h11.Request | None:
+        """The next request; None when the connection is over."""
+        if not wire.h11.trailing_data[0]:
+            key = id(wire)
+            with trio.move_on_after(self._limits.idle_seconds) as scope:
+                self._waiting[key] = scope
+                try:
+                    data = await wire.stream.receive_some(RECEIVE_BYTES)
+                finally:
+                    del self._waiting[key]
+            if scope.cancelled_caught or not data:
+                return None
+            wire.h11.receive_data(bytes(data))
+        with trio.fail_after(self._limits.header_seconds):
+            event = await wire.next_event()
+        return event if isinstance(event, h11.Request) else None
+
+    def _wrong(self, request: h11.Request) -> tuple[int, str] | None:
+        """What h11 lets pass: another version, and a large head that arrives in one piece."""
+        if not request.http_version.startswith(b"1."):
+            return 505, "only HTTP/1.1 is spoken here"
+        limit = self._limits.header_bytes_max
+        if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > limit:
+            return 431, f"the head of the request has more than {limit} bytes"
+        if len(request.headers) > HEADERS_MAX:
+            return 431, f"the request has more than {HEADERS_MAX} headers"
+        return None
+
+    async def _handle(self, wire: Wire, visit: Visit) -> bool:
+        """Run the handler, watched; True when the client has gone."""
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            if await _until_gone(wire, visit):
+                gone = True
+                nursery.cancel_scope.cancel()
+
+        error: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            if visit.bodiless:
+                await visit.receive()
+            nursery.start_soon(watch)
+            try:
+                await self._handler(visit)
+            except Exception as raised:
+                error = raised
+            nursery.cancel_scope.cancel()
+        if error is None or gone:
+            return gone
+        if isinstance(error, h11.RemoteProtocolError) and not visit.answered:
+            await visit.say(error.error_status_hint, f"the body of this request can't be read: {error}")
+            return False
+        if not visit.answered and not isinstance(error, ClientGone | Aborted):
+            self._quiet.log("failed", logging.ERROR, "a request from %s failed", visit.peer, error=error)
+            await visit.say(500, "tiedreq: an error of the front; its log tells more")
+            return False
+        raise error
+
+    async def _refuse(self, wire: Wire, status: int, text: str) -> None:
+        """Answer what is no request, and close."""
+        if wire.h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = f"tiedreq: {text}\n".encode()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        await wire.send(h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        await _drained(wire)
+
+
+async def _until_gone(wire: Wire, visit: Visit) -> bool:
+    """Watch a connection whose request has been read; True when the client closes it.
+
+    What it sends ahead, a next request, is kept up to a limit; beyond that nobody watches.
+    """
+    await visit.body_end.wait()
+    ahead = len(wire.h11.trailing_data[0])
+    while ahead < PIPELINED_BYTES_MAX:
+        try:
+            data = await wire.stream.receive_some(RECEIVE_BYTES)
+        except _BROKEN:
+            return True
+        if not data:
+            return True
+        wire.h11.receive_data(bytes(data))
+        ahead += len(data)
+    return False
+
+
+async def _linger(wire: Wire, visit: Visit) -> None:
+    """Read on a little, so that an answer isn't lost in a reset because of a body that nobody wanted."""
+    if visit.finished and not visit.body_over:
+        await _drained(wire)
+
+
+async def _drained(wire: Wire) -> None:
+    with trio.move_on_after(LINGER_SECONDS):
+        if isinstance(wire.stream, trio.abc.HalfCloseableStream):
+            await wire.stream.send_eof()
+        for _ in range(LINGER_READS):
+            if not await wire.stream.receive_some(RECEIVE_BYTES):
+                return

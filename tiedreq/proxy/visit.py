@@ -1,0 +1,165 @@
+"""One request at an HTTP listener, and the answer to it, on top of h11.
+
+The handler reads the request's body with ``receive`` and answers with ``respond``, ``send`` and ``finish``. What h11
+refuses, it refuses here too: an answer longer or shorter than its ``Content-Length`` breaks the connection, never the
+framing. Not for connections (``proxy.listener``).
+"""
+
+from __future__ import annotations
+
+import h11
+import trio
+
+from tiedreq.proxy.headers import Headers, members, values
+
+RECEIVE_BYTES = 64 * 1024
+
+
+class ClientGone(Exception):
+    """The client has closed its connection, or does not read."""
+
+
+class Aborted(Exception):
+    """The answer can't be completed: its connection must be closed, so that the client sees that."""
+
+
+class Wire:
+    """An h11 connection over a stream, from the server's side."""
+
+    def __init__(self, stream: trio.abc.Stream, header_bytes_max: int, send_seconds: float) -> None:
+        self.stream = stream
+        self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes_max)
+        self._send_seconds = send_seconds
+
+    async def next_event(self) -> h11.Event | type[h11.PAUSED]:
+        """The next event. Raises ``h11.RemoteProtocolError``, ``trio.BrokenResourceError``."""
+        while True:
+            event = self.h11.next_event()
+            if event is not h11.NEED_DATA:
+                return event  # type: ignore[return-value]
+            self.h11.receive_data(bytes(await self.stream.receive_some(RECEIVE_BYTES)))
+
+    async def send(self, *events: h11.Event) -> None:
+        """Send events in one piece. Raises ``ClientGone``."""
+        data = b"".join([self.h11.send(event) or b"" for event in events])
+        if not data:
+            return
+        try:
+            with trio.fail_after(self._send_seconds):
+                await self.stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            raise ClientGone from None
+
+
+class Visit:
+    """A request and its answer. Header names are in lower case."""
+
+    def __init__(self, wire: Wire, request: h11.Request, peer: str, scheme: str, body_seconds: float) -> None:
+        self._wire = wire
+        self._body_seconds = body_seconds
+        self.method: bytes = request.method
+        self.target: bytes = request.target
+        self.version: bytes = request.http_version
+        self.headers: Headers = list(request.headers)
+        self.peer = peer
+        self.scheme = scheme
+        self.began = trio.current_time()
+        self.answered = False
+        """The head of the answer has been sent."""
+        self.finished = False
+        self.body_end = trio.Event()
+        """Set once the body has been read to its end."""
+        lengths = values(self.headers, b"content-length")
+        self.length: int | None = int(lengths[0]) if lengths else None
+        self.chunked = bool(values(self.headers, b"transfer-encoding"))
+        self.waits_to_send = b"100-continue" in members(self.headers, b"expect") and self.version >= b"1.1"
+        self._whole = not self.chunked and not self.length
+        self.closing = False
+        """The connection ends with this answer: ``respond`` says so."""
+
+    @property
+    def bodiless(self) -> bool:
+        """True when the request declares that it has no body."""
+        return self._whole
+
+    @property
+    def body_over(self) -> bool:
+        """True once the body has been read to its end."""
+        return self.body_end.is_set()
+
+    async def go_on(self) -> None:
+        """Tell a client that waits with its body to send it. Raises ``ClientGone``."""
+        if self.waits_to_send and not self.answered and self._wire.h11.they_are_waiting_for_100_continue:
+            await self._wire.send(h11.InformationalResponse(status_code=100, headers=[]))
+        self.waits_to_send = False
+
+    async def receive(self) -> bytes:
+        """The next part of the request's body; empty at its end. Trailers are dropped.
+
+        Raises ``ClientGone`` where it breaks off or nothing comes in time, ``h11.RemoteProtocolError``.
+        """
+        if self.body_over:
+            return b""
+        await self.go_on()
+        while True:
+            try:
+                with trio.fail_after(self._body_seconds):
+                    event = await self._wire.next_event()
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                raise ClientGone from None
+            if isinstance(event, h11.Data):
+                if event.data:
+                    return bytes(event.data)
+                continue
+            if isinstance(event, h11.EndOfMessage):
+                self.body_end.set()
+                return b""
+            raise ClientGone
+
+    async def respond(self, status: int, headers: Headers, part: bytes = b"", *, whole: bool = False) -> None:
+        """Send the head of the answer with the first part of its body, and its end where that is ``whole``."""
+        self.answered = True
+        if not self.body_over and not self._whole:
+            self.closing = True
+        if self.closing:
+            headers = [*headers, (b"connection", b"close")]
+        events: list[h11.Event] = [h11.Response(status_code=status, headers=headers)]
+        if part:
+            events.append(h11.Data(data=part))
+        if whole:
+            events.append(h11.EndOfMessage())
+        await self._send(*events)
+        self.finished = whole
+
+    async def send(self, part: bytes) -> None:
+        """Send a part of the answer's body."""
+        await self._send(h11.Data(data=part))
+
+    async def finish(self, trailers: Headers | None = None) -> None:
+        """End the answer; trailers reach only a client to which the body goes in chunks."""
+        if self.finished:
+            return
+        try:
+            await self._send(h11.EndOfMessage(headers=trailers or []))
+        except Aborted:
+            if not trailers:
+                raise
+            await self._send(h11.EndOfMessage())
+        self.finished = True
+
+    async def _send(self, *events: h11.Event) -> None:
+        try:
+            await self._wire.send(*events)
+        except h11.LocalProtocolError as error:
+            raise Aborted(f"the answer breaks the rules of HTTP: {error}") from None
+
+    async def say(self, status: int, text: str, headers: Headers | None = None) -> None:
+        """Answer with one line of text."""
+        body = f"{text}\n".encode()
+        fields = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(body)),
+            (b"cache-control", b"no-store"),
+            *(headers or []),
+        ]
+        await self.respond(status, fields, b"" if self.method == b"HEAD" else body, whole=True)
