@@ -1,7 +1,8 @@
 """Where a cluster is: the file that a launcher writes and ``connect()`` reads, or addresses given by hand.
 
 The file is JSON: ``{"version": 1, "cluster", "pid", "token", "replicas": [{"name", "url", "pid"}], "dashboard"}``.
-It holds the cluster's token, so it is written with mode 0600 and renamed into place.
+It holds the cluster's token, so it is written with mode 0600 and renamed into place. Where people or other programs
+keep it a plain list will do: a line for each replica, ``NAME=URL`` or the URL alone; what follows ``#`` is a comment.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ def read_cluster_file(path: Path) -> ClusterAddress:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConnectError(f"cluster file {path}: larger than {FILE_BYTES_MAX} bytes")
-        data = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if _is_list(text):
+            return ClusterAddress(_parse_list(text), source=str(path))
+        data = json.loads(text)
     except FileNotFoundError:
         raise ConnectError(f"cluster file {path}: there is none. Is the cluster up?") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -107,6 +111,31 @@ def read_cluster_file(path: Path) -> ClusterAddress:
             f"cluster file {path}: stale: its launcher (process {address.pid}) is gone. Start the cluster again."
         )
     return address
+
+
+def _is_list(text: str) -> bool:
+    """Whether it begins like a plain list: with a comment or an address."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first.startswith("#") or (first[:1] not in ("{", "[", '"') and "://" in first)
+
+
+def _parse_list(text: str) -> tuple[ReplicaAddress, ...]:
+    """Raises ``ValueError`` that names the line."""
+    found: list[ReplicaAddress] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        name, equals, url = entry.rpartition("=")
+        if equals and not name.strip():
+            raise ValueError(f"line {number}: {entry!r} is neither NAME=URL nor a URL")
+        address = ReplicaAddress(check_url(f"line {number}", url.strip()), name.strip() or None)
+        if any(other.url == address.url or (address.name and other.name == address.name) for other in found):
+            raise ValueError(f"line {number}: {entry!r} is there already")
+        found.append(address)
+    if not found:
+        raise ValueError("it names no replica")
+    return tuple(found)
 
 
 def _parse(data: Mapping[str, Any], path: Path) -> ClusterAddress:

@@ -130,6 +130,6 @@ async def test_replicas_that_come_and_go_under_ever_new_names_leave_nothing() ->
         with trio.fail_after(HANG):
             while handle.sizes()["links"]:  # noqa: ASYNC110 - there is no event for it
                 await trio.sleep(0.005)
-        assert list(handle._server.mesh_troubles) == ["a"]
+        assert list(handle._server.peers.troubles) == ["a"]
         handle.set_peers({})
-        assert not handle._server.mesh_troubles
+        assert not handle._server.peers.troubles

@@ -42,7 +42,9 @@ class ReplicaLimits:
     ``tombstones_max`` ended copies are remembered. ``outbox_messages_max`` and ``outbox_bytes_max`` bound what waits
     for one link. ``payload_bytes_max`` bounds arguments and results, ``unfinished_bytes_max`` what all links together
     keep of messages that have not arrived whole; beyond it the link that keeps the most is closed (one link may always
-    keep four payloads of the largest size).
+    keep four payloads of the largest size). Of more than ``peers_max`` members the rest are passed over; in a
+    cluster of more than ``mesh_full_max`` replicas links open on first use, and close once they have not been used for
+    ``mesh_idle`` seconds (docs/membership.md).
     """
 
     queue_length_max: int = 10_000
@@ -65,6 +67,9 @@ class ReplicaLimits:
     heartbeat_interval: float = 0.25
     heartbeat_misses_max: int = 4
     report_interval: float = 0.5
+    peers_max: int = 1_024
+    mesh_full_max: int = 16
+    mesh_idle: float = 60.0
 
     def __post_init__(self) -> None:
         _check_all(self)

@@ -210,6 +210,7 @@ class LinkCore:
                 raise Refusal("auth", "the tokens differ")
             if self.expected_name not in (None, hello.name):
                 raise Refusal("identity", "another replica was expected at this address")
+            self._ask_owner(hello)
             answer: Message = Proof(self._authenticator.make(transcript("dialer", dialer, acceptor)))
         else:
             bare = self._hello()
@@ -218,14 +219,18 @@ class LinkCore:
         self._move(LinkTrigger.HELLO_ACCEPTED)
         out.append(commands.Transmit(self.epoch, answer))
 
+    def _ask_owner(self, proven: Hello) -> None:
+        """Raises ``Refusal`` when the owner does not want the other side, which has proven who it is."""
+        refused = self._admit(proven) if self._admit is not None else None
+        if refused is not None:
+            raise Refusal(*refused)
+
     def _proof_arrived(self, message: Proof, now: float, out: list[LinkCommand]) -> None:
         self._expect(LinkTrigger.CLIENT_PROVEN, message)
         assert self.peer is not None and self._own_hello is not None
         if not self._authenticator.check(transcript("dialer", self.peer, self._own_hello), message.proof):
             raise Refusal("auth", "the tokens differ")
-        refused = self._admit(self.peer) if self._admit is not None else None
-        if refused is not None:
-            raise Refusal(*refused)
+        self._ask_owner(self.peer)
         out.append(commands.TransmitWelcome(self.epoch))
         if self.peer.role == "replica":
             self._move(LinkTrigger.REPLICA_PROVEN)

@@ -95,6 +95,8 @@ class Client(LinkOwner):
         self._payload_bytes_max = limits.payload_bytes_max
         self._inquiries = Inquiries(wire_limits)
         self._closed = False
+        self.members: Callable[[], list[dict[str, Any]]] = list
+        """What is known of the members of the cluster and of the links to them; ``connect()`` sets it."""
         self.observer: ClientObserver | None = None
         self.tracer: ClientTracer | None = None
         self.arrivals = Bell()
@@ -283,8 +285,9 @@ class Client(LinkOwner):
     def stats(self) -> dict[str, Any]:
         """Counters of this client, and what it knows of each replica and method.
 
-        Durations in seconds, None where unknown. ``learned`` has an entry per method and ``Backup``: the delay and why
-        it is that, the state of the brake's governor (``ok``, ``saturated``, ``useless``, ``off``) and its reason, the
+        Durations in seconds, None where unknown. ``members`` says who belongs to the cluster, and whether it is ``up``,
+        ``down``, ``refused`` or ``leaving``. ``learned`` has an entry per method and ``Backup``: the delay and why it
+        is that, the state of the brake's governor (``ok``, ``saturated``, ``useless``, ``off``) and its reason, the
         budget's balance in seconds of work.
         """
         now = trio.current_time()
@@ -303,6 +306,7 @@ class Client(LinkOwner):
             **counters,
             "in_flight": len(self._calls),
             "replicas": replicas,
+            "members": self.members(),
             "learned": self._learning.view(now),
         }
 
@@ -391,6 +395,14 @@ class Client(LinkOwner):
             link.close("closed", "the client is done")
 
     # ---- links ------------------------------------------------------------------------------------------------
+
+    def let_go(self, link: int) -> int:
+        """Send nothing new over this connection; how many copies are still out on it."""
+        view = self._replicas.get(link)
+        if view is None:
+            return 0
+        view.draining = True
+        return view.outstanding
 
     def on_up(self, link: Link, up: LinkUp) -> None:
         """A replica has become reachable."""

@@ -417,15 +417,17 @@ def dialed_link(
     label: str = "",
     expected_name: str | None = None,
     welcome: Callable[[], Welcome] | None = None,
+    admit: Admit | None = None,
     retry_refused: bool = True,
     options: LinkOptions = _DEFAULT_OPTIONS,
     rng: Random | None = None,
 ) -> Link:
     """A link that this side dials, again and again; run it with ``run_dialer``.
 
-    ``label`` (a URL, say) begins the text of its errors. ``expected_name``: another replica is refused. ``welcome`` is
-    called when a Welcome leaves (a replica must give it). Without ``retry_refused`` the link ends for good when token,
-    cluster or protocol version don't match. Raises ``BadOption``.
+    ``label`` (a URL, say) begins the text of its errors. ``expected_name``: another replica is refused. ``admit`` is
+    called once the other side is proven, as in ``accepted_link``. ``welcome`` is called when a Welcome leaves (a
+    replica must give it). Without ``retry_refused`` the link ends for good when token, cluster or protocol version
+    don't match. Raises ``BadOption``.
     """
     if side.role == "replica" and welcome is None:
         raise BadOption("a replica that dials needs welcome=")
@@ -439,6 +441,7 @@ def dialed_link(
         dialing=True,
         expected_name=expected_name,
         retry_refused=retry_refused,
+        admit=admit,
     )
     return Link(core, owner, options, welcome, label)
 

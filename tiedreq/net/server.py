@@ -12,12 +12,13 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio
 
+from tiedreq.clusterfile import ReplicaAddress
 from tiedreq.core.commands import FinishDrain, ReplicaCommand, SendCaller, SendPeer, StartWork, StopWork
 from tiedreq.core.errors import BadOption, RemoteViolation
 from tiedreq.core.events import (
@@ -34,6 +35,7 @@ from tiedreq.core.events import (
     TimePassed,
 )
 from tiedreq.core.limits import ReplicaLimits
+from tiedreq.core.link import Admit
 from tiedreq.core.link_options import LinkSide, LinkTiming
 from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.messages import (
@@ -55,6 +57,7 @@ from tiedreq.net.executor import Executor
 from tiedreq.net.frames import Unfinished
 from tiedreq.net.link import Link, accepted_link, dialed_link
 from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
+from tiedreq.net.mesh import LINKS_MAX, Mesh
 from tiedreq.net.mesh_shape import MeshShape
 from tiedreq.net.network import Network
 from tiedreq.net.outbox import OutboxLimits
@@ -100,8 +103,6 @@ class ReplicaServer(LinkOwner):
         self.limits = limits
         self.finished = trio.Event()
         self.links: dict[int, Link] = {}
-        self.mesh: dict[str, Link] = {}
-        self.mesh_troubles: dict[str, str] = {}
         self._service = service
         self._side = LinkSide(cluster, "replica", identity.name, identity.incarnation)
         self._authenticator = TokenAuthenticator.of(token)
@@ -126,9 +127,9 @@ class ReplicaServer(LinkOwner):
         )
         self._connections = 0
         self._gone = trio.lowlevel.ParkingLot()
-        self._known_peers: frozenset[str] = frozenset()
-        self._peer_urls: dict[str, str] = {}
-        self._dialed: dict[str, Link] = {}
+        self.peers = Mesh(identity, limits, nursery, self._peer_link, self._dial_peer)
+        self.mesh = self.peers.links
+        self._lines: dict[Link, DelayLine] = {}  # of links to those whose name is not known yet
         self._events: deque[ReplicaEvent] = deque()
         self._processing = False
         self._settle_bell = Bell()
@@ -244,11 +245,10 @@ class ReplicaServer(LinkOwner):
             self._take(CallerConnected(up.link_id, peer.incarnation))
             return
         link.when_full = "shed"
-        former = self.mesh.get(peer.name)
-        self.mesh[peer.name] = link
-        self.mesh_troubles.pop(peer.name, None)
-        if former is not None and former is not link:
-            former.drop("replaced", "a newer link between the same replicas took its place")
+        line = self._lines.get(link)
+        if line is not None and self._shape is not None:
+            self._shape.identify(line, peer.name)
+        self.peers.came_up(link, peer.name)
         self._take(PeerConnected(up.link_id, Identity(peer.name, peer.incarnation)))
 
     def on_down(self, link: Link, down: LinkDown) -> None:
@@ -256,19 +256,14 @@ class ReplicaServer(LinkOwner):
         self.links.pop(down.link_id, None)
         peer = link.peer
         if peer is not None and peer.role == "replica":
-            if self.mesh.get(peer.name) is link:
-                del self.mesh[peer.name]
-                if peer.name in self._known_peers:  # others are not shown, and may be any number
-                    self.mesh_troubles[peer.name] = f"{down.code}: {down.reason}"
+            self.peers.went_down(link, peer.name, down)
             self._take(PeerLost(down.link_id))
         else:
             self._take(CallerLost(down.link_id))
 
     def on_failure(self, link: Link, error: ConnectError) -> None:
         """See ``LinkOwner``."""
-        for name, dialed in self._dialed.items():
-            if dialed is link:
-                self.mesh_troubles[name] = str(error)
+        self.peers.failed(link, error)
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         """See ``LinkOwner``."""
@@ -289,6 +284,8 @@ class ReplicaServer(LinkOwner):
         link_id = link.id
         for message in messages:
             if type(message) is Submit:
+                if self.peers.on_use and message.partners:
+                    self.peers.use(message.partners, message.remaining)
                 yield SubmitReceived(link_id, message)
             elif type(message) is Cancel:
                 yield CancelReceived(link_id, message.copy)
@@ -344,29 +341,19 @@ class ReplicaServer(LinkOwner):
 
     # ---- the mesh ---------------------------------------------------------------------------------------------
 
-    def set_peers(self, peers: Mapping[str, str]) -> None:
-        """Replace the list of peers. New ones of higher name are dialed; links to removed or moved ones are closed."""
-        self._known_peers = frozenset(peers)
-        self.mesh_troubles = {name: text for name, text in self.mesh_troubles.items() if name in peers}
-        wanted = {name: url for name, url in peers.items() if name > self.identity.name}
-        for name in [name for name, url in self._peer_urls.items() if wanted.get(name) != url]:
-            del self._peer_urls[name]
-            self._dialed.pop(name).close("closed", "the peer was removed or has moved")
-        for name, url in wanted.items():
-            if name not in self._dialed:
-                self._peer_urls[name] = url
-                self._dialed[name] = dialed_link(
-                    self._side,
-                    self,
-                    self._authenticator,
-                    label=url,
-                    expected_name=name,
-                    welcome=self.welcome,
-                    options=self._options,
-                )
-                self._nursery.start_soon(self._dial_peer, name, url, self._dialed[name], name=f"link to {name}")
+    def _peer_link(self, replica: ReplicaAddress, admit: Admit) -> Link:
+        return dialed_link(
+            self._side,
+            self,
+            self._authenticator,
+            label=replica.url,
+            expected_name=replica.name,
+            admit=admit,
+            welcome=self.welcome,
+            options=self._options,
+        )
 
-    async def _dial_peer(self, name: str, url: str, link: Link) -> None:
+    async def _dial_peer(self, link: Link, url: str, name: str | None) -> None:
         def connect() -> AbstractAsyncContextManager[Transport]:
             return self._network.dial(url, timeout=self.limits.handshake_timeout)
 
@@ -374,7 +361,12 @@ class ReplicaServer(LinkOwner):
             await link.run_dialer(connect)
             return
         with self._shape.line(name) as line:
-            await link.run_dialer(lambda: line.dial(connect))
+            if name is None:
+                self._lines[link] = line
+            try:
+                await link.run_dialer(lambda: line.dial(connect))
+            finally:
+                self._lines.pop(link, None)
 
     def shape(self) -> MeshShape:
         """Latency and blocks of what goes to its peers. Raises ``BadOption`` for a replica started without."""
@@ -386,7 +378,7 @@ class ReplicaServer(LinkOwner):
         """Tell the core, now and then, how long a notice takes to each peer."""
         while True:
             await trio.sleep(self.limits.report_interval)
-            for name, link in list(self.mesh.items()):
+            for name, link in list(self.mesh.items())[:LINKS_MAX]:
                 round_trip = link.round_trip
                 if round_trip is not None:
                     self._take(NoticeLatencyMeasured(name, round_trip / 2))
@@ -409,7 +401,7 @@ class ReplicaServer(LinkOwner):
         async with trio.open_nursery() as nursery:
             for link in list(self.links.values()):
                 nursery.start_soon(flush, link)
-        for link in [*self._dialed.values(), *self.links.values()]:
+        for link in [*self.peers.dialed, *self.links.values()]:
             drained = self.finished.is_set() and link in told
             link.close(DRAINED if drained else "closed", "the replica has drained")
 
@@ -456,16 +448,8 @@ class ReplicaServer(LinkOwner):
             "p50_ms": _quantile_ms(sojourns, 0.50),
             "p99_ms": _quantile_ms(sojourns, 0.99),
             "callers": core.sizes()["callers"],
-            "links": {name: self._link_status(name) for name in sorted({*self._known_peers, *self.mesh})},
-        }
-
-    def _link_status(self, name: str) -> dict[str, Any]:
-        link = self.mesh.get(name)
-        round_trip = None if link is None else link.round_trip
-        return {
-            "up": link is not None,
-            "notice_latency_ms": None if round_trip is None else round_trip * 500,
-            "reason": self.mesh_troubles.get(name, ""),
+            "links": self.peers.link_views(),
+            "mesh": self.peers.view(),
         }
 
 

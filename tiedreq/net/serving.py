@@ -7,6 +7,7 @@ import ssl
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import trio
@@ -16,6 +17,9 @@ from tiedreq.core.checks import check_count, check_number
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.types import Identity
+from tiedreq.discovery.find import Where, find_discovery
+from tiedreq.discovery.following import follow
+from tiedreq.discovery.members import Members
 from tiedreq.net.edge import no_groups
 from tiedreq.net.network import Network, WebsocketNetwork
 from tiedreq.net.server import ReplicaServer
@@ -35,8 +39,17 @@ OUTBOX_BYTES_MIN = 2 * FRAME_SPLIT_BYTES
 class ReplicaHandle:
     """A running replica. All methods are synchronous; from Trio's own thread only."""
 
-    def __init__(self, server: ReplicaServer, url: str, drain: trio.Event, observe_url: str | None = None) -> None:
+    def __init__(
+        self,
+        server: ReplicaServer,
+        url: str,
+        drain: trio.Event,
+        observe_url: str | None = None,
+        *,
+        discovers: bool = False,
+    ) -> None:
         self._server = server
+        self._discovers = discovers
         self._drain = drain
         self.name = server.identity.name
         self.url = url
@@ -52,8 +65,13 @@ class ReplicaHandle:
         return self._server.identity
 
     def set_peers(self, peers: Mapping[str, str]) -> None:
-        """Replace the list of peers (name to URL; this replica's own entry is passed over)."""
-        self._server.set_peers(_check_peers(peers, self.name))
+        """Replace the list of peers (name to URL; this replica's own entry is passed over).
+
+        Raises ``BadOption``, also for a replica that finds its peers itself (``discover``).
+        """
+        if self._discovers:
+            raise BadOption("peers: this replica was started with discover=, which says who they are")
+        _set_peers(self._server, _check_peers(peers, self.name))
 
     def set_mesh_latency(self, spec: LatencySpec) -> None:
         """Change the latency of what this replica sends to its peers; only if it was started with one."""
@@ -97,6 +115,14 @@ class ReplicaHandle:
         }
 
 
+def _set_peers(server: ReplicaServer, peers: Mapping[str, str]) -> None:
+    """These are all the others, whatever was known of them before."""
+    if peers:
+        server.peers.update(Members.named(peers.items()))
+    else:
+        server.peers.forget_all()
+
+
 def _check_peers(peers: Mapping[str, str], own: str) -> dict[str, str]:
     return {
         _check_name("peers", name): check_url(f"peers[{name!r}]", url) for name, url in peers.items() if name != own
@@ -136,6 +162,7 @@ async def serve(
     listen: str = "127.0.0.1:0",
     advertise: str | None = None,
     peers: Mapping[str, str] | None = None,
+    discover: Where = None,
     slots: int = 8,
     limits: ReplicaLimits | None = None,
     token: str | None = None,
@@ -153,10 +180,12 @@ async def serve(
 
     ``name`` is unique in the cluster. ``listen`` is ``HOST:PORT`` (port 0: any free one), ``advertise`` the URL that
     others use if it differs. ``peers`` maps names to URLs of the other replicas; of two the one with the lower name
-    dials. ``slots`` handlers run at once. ``token`` is the cluster's shared secret, ``ssl_context`` makes it listen
-    with TLS, ``peer_ssl_context`` is used to dial ``wss://`` peers. A drain waits at most ``drain_timeout`` seconds for
-    what runs. ``mesh_latency`` adds latency to what this replica sends to its peers; given, if only as 0, it can be
-    changed while it runs. With ``debug`` the text of an unexpected exception reaches the caller. ``observe`` is what is
+    dials. In its place ``discover`` says where members are found while it runs: ``dns://NAME:PORT``, the path of a
+    cluster file or of a plain list, or a ``discovery.Discovery``; this replica may be among them (docs/membership.md).
+    ``slots`` handlers run at once. ``token`` is the cluster's shared secret, ``ssl_context`` makes it listen with TLS,
+    ``peer_ssl_context`` is used to dial ``wss://`` peers. A drain waits at most ``drain_timeout`` seconds for what
+    runs. ``mesh_latency`` adds latency to what this replica sends to its peers; given, if only as 0, it can be changed
+    while it runs. With ``debug`` the text of an unexpected exception reaches the caller. ``observe`` is what is
     remembered and shown (docs/operating.md); None: nothing. Cancelling stops at once.
 
     Raises ``BadOption``, ``OSError`` when it can't listen, and what the service's lifespan raises.
@@ -169,6 +198,9 @@ async def serve(
     check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
     limits = _check_limits(limits)
     known_peers = _check_peers(peers or {}, name)
+    if peers and discover is not None:
+        raise BadOption("peers, discover: name one of them")
+    discovery = find_discovery(discover) if discover is not None else None
     if advertise is not None:
         check_url("advertise", advertise)
     if network is None:
@@ -192,13 +224,18 @@ async def serve(
                     debug=debug,
                 )
                 watch_replica(server, service, cluster, observe, nursery)
-                for task in (server.settle, server.keep_time, server.measure):
+                for task in (server.settle, server.keep_time, server.measure, server.peers.tend):
                     nursery.start_soon(task)
                 url = await nursery.start(network.accept, listen, server.accepted)
                 observe_url = await show_replica(server, observe, token, nursery)
-                server.set_peers(known_peers)
+                if known_peers:
+                    _set_peers(server, known_peers)
+                if discovery is not None:
+                    nursery.start_soon(partial(follow, discovery, server.peers.update, cluster=cluster))
                 drain = trio.Event()
-                task_status.started(ReplicaHandle(server, advertise or url, drain, observe_url))
+                task_status.started(
+                    ReplicaHandle(server, advertise or url, drain, observe_url, discovers=discovery is not None)
+                )
                 await drain.wait()
                 await server.drain(drain_timeout)
                 with trio.move_on_after(1.0):
