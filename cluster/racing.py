@@ -2,9 +2,9 @@
 
 Each is put together from what the client and the replicas remember of it (``tiedreq.observe.explain``), as plain
 values: ``{"call_id", "method", "policy", "latency_ms", "outcome", "winner", "end_ms", "bars": [{"copy", "replica",
-"kind", "sent_ms", "arrived_ms", "started_ms", "ended_ms", "end", "winner"}], "notices": [{"kind", "copy", "to",
+"kind", "sent_ms", "arrived_ms", "started_ms", "ended_ms", "end", "winner"}], "notices": [{"kind", "copy", "from", "to",
 "sent_ms", "heard_ms"}]}``. Times are milliseconds since the call began, None where nobody knows. A notice is about
-``copy``, and was heard at the replica ``to`` when it ended the copy there.
+``copy``; the replica ``from`` sent it, the replica ``to`` heard of it.
 
 Looking a call up costs each replica a millisecond or two, so it is done for few, and only while somebody looks.
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 from tiedreq.net.client import Client
-from tiedreq.observe.explain import Bar, Timeline, timeline
+from tiedreq.observe.explain import Notice, Timeline, timeline
 from tiedreq.observe.snapshot import CallView
 
 RACES = 3
 RECENT_CALLS_MAX = 300
 INQUIRY_SECONDS = 1.0
-NEWS = ("started", "next")
-"""What replicas tell each other of their copies."""
+NOTICES_MAX = 16
+"""Of one call."""
 
 
 async def find_races(client: Client) -> list[dict[str, Any]]:
@@ -77,29 +77,24 @@ def race_view(found: Timeline) -> dict[str, Any]:
             }
             for bar in found.bars
         ],
-        "notices": _notices(found.bars),
+        "notices": _notices(found.notices),
     }
 
 
-def _notices(bars: list[Bar]) -> list[dict[str, Any]]:
-    """What ended copies that were dropped or yielded: the news of a partner that had started, or was next."""
-    notices = []
-    for bar in bars:
-        state, _, cause = bar.end.partition(": ")
-        partners = [other for other in bars if other.copy != bar.copy and other.started is not None]
-        if state not in ("dropped", "yielded") or cause not in NEWS or bar.ended is None or not partners:
-            continue
-        partner = min(partners, key=lambda other: other.started or 0.0)
-        notices.append(
-            {
-                "kind": cause,
-                "copy": partner.copy.partition("/")[2],
-                "to": bar.replica,
-                "sent_ms": _ms(partner.started) if cause == "started" else None,
-                "heard_ms": _ms(bar.ended),
-            }
-        )
-    return notices
+def _notices(notices: list[Notice]) -> list[dict[str, Any]]:
+    """What replicas told each other, in the order in which it was heard; what was never heard comes last."""
+    ordered = sorted(notices, key=lambda notice: (notice.heard is None, notice.heard or 0.0))
+    return [
+        {
+            "kind": notice.kind,
+            "copy": notice.copy.partition("/")[2],
+            "from": notice.sender,
+            "to": notice.receiver,
+            "sent_ms": _ms(notice.sent),
+            "heard_ms": _ms(notice.heard),
+        }
+        for notice in ordered[:NOTICES_MAX]
+    ]
 
 
 def _ms(seconds: float | None) -> float | None:

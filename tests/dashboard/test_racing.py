@@ -39,8 +39,8 @@ async def test_the_start_the_notice_and_the_drop(autojump_clock: MockClock) -> N
     assert set(won) == FIELDS and won["replica"] == race["winner"] != lost["replica"]
     assert lost["started_ms"] is None and lost["end"] == "dropped: started"
     (notice,) = [notice for notice in race["notices"] if notice["kind"] == "started"]
-    assert (notice["copy"], notice["to"]) == (won["copy"], lost["replica"])
-    assert notice["sent_ms"] == won["started_ms"]
+    assert (notice["copy"], notice["from"], notice["to"]) == (won["copy"], won["replica"], lost["replica"])
+    assert abs(notice["sent_ms"] - won["started_ms"]) < 0.5
     assert abs(notice["heard_ms"] - notice["sent_ms"] - 3) < 0.5, "the latency between the replicas"
     assert abs(notice["heard_ms"] - lost["ended_ms"]) < 0.5, "dropped as soon as it was heard"
 

@@ -58,7 +58,16 @@ async def test_the_queued_copy_hears_that_the_other_started_and_is_dropped(autoj
     assert winner.started - winner.arrived == pytest.approx(reply.queue_wait)
     assert winner.ended - winner.started == pytest.approx(0.05)
     assert loser.started is None and loser.end == "dropped: started"
-    assert whats(found, loser.replica) == [f"arrived: {loser.kind}", "ended: dropped: started"]
+    assert whats(found, loser.replica) == [
+        f"arrived: {loser.kind}",
+        f"hears from {winner.replica}: started",
+        "ended: dropped: started",
+    ]
+    assert f"tells {loser.replica}: started" in whats(found, winner.replica)
+    (notice,) = found.notices
+    assert (notice.kind, notice.copy, notice.sender) == ("started", winner.copy, winner.replica)
+    assert notice.sent == pytest.approx(winner.started) and notice.heard == pytest.approx(loser.ended)
+    assert f"hears from {winner.replica}: started" in as_text(found)
     assert loser.ended is not None and loser.ended - winner.started == pytest.approx(0.001, abs=1e-4)
     assert not found.shifts
     assert [moment.at for moment in found.moments] == sorted(moment.at for moment in found.moments)
@@ -76,6 +85,61 @@ async def test_a_double_start_yields_and_shows_it(autojump_clock: Any) -> None:
     text = as_text(found)
     assert f"call {reply.call_id} of 'nap' under Tied: answered by {first.replica} after 50." in text
     assert f"{first.replica} r0.0  first" in text and "done *" in text and "yielded: started" in text
+
+
+async def test_a_double_start_has_a_notice_each_way(autojump_clock: Any) -> None:
+    cluster = LocalCluster(make_service(), replicas=2, slots=1, mesh_latency=0.002)
+    async with cluster as client:
+        reply = await client.request("nap", 0.05, policy=BOTH_AT_ONCE)
+        await trio.sleep(0.1)
+        found = await explained(client, reply.call_id)
+    first, second = sorted(found.bars, key=lambda bar: bar.copy)
+    told = [(notice.copy, notice.sender, notice.receiver) for notice in found.notices]
+    assert (first.copy, first.replica, second.replica) in told and (second.copy, second.replica, first.replica) in told
+    for notice in found.notices:
+        assert notice.sent is not None and notice.heard == pytest.approx(notice.sent + 0.002, abs=1e-4)
+
+
+async def test_a_notice_that_is_lost_was_sent_and_not_heard(autojump_clock: Any) -> None:
+    cluster = LocalCluster(make_service(), replicas=2, slots=1, mesh_latency=0.001)
+    async with cluster as client:
+        cluster.network.hold("r0", "r1")
+        cluster.network.hold("r1", "r0")
+        reply = await client.request("nap", 0.05, policy=BOTH_AT_ONCE)
+        await trio.sleep(0.1)
+        found = await explained(client, reply.call_id)
+    assert {(notice.sender, notice.heard) for notice in found.notices} == {("r0", None), ("r1", None)}
+    assert all(notice.sent is not None for notice in found.notices)
+
+
+async def test_an_exclusive_tie_shows_the_claim_and_its_answer(autojump_clock: Any) -> None:
+    cluster = LocalCluster(make_service(), replicas=2, slots=1, mesh_latency=0.001)
+    exclusive = tiedreq.Tied(stagger=0.0, backup=None, exclusive=True)
+    async with cluster as client, trio.open_nursery() as nursery:
+        replies: list[tiedreq.Reply] = []
+
+        async def request(seconds: float) -> None:
+            replies.append(await client.request("nap", seconds, policy=exclusive))
+
+        for number in range(12):
+            nursery.start_soon(request, 0.02 + 0.01 * (number % 3))
+        await trio.sleep(1)
+        found = [await explained(client, reply.call_id) for reply in replies]
+    kinds = {notice.kind for one in found for notice in one.notices}
+    assert "claim" in kinds and kinds & {"granted", "denied"}
+    told = [(notice.sender, notice.receiver) for one in found for notice in one.notices if notice.kind == "claim"]
+    answers = [(n.receiver, n.sender) for one in found for n in one.notices if n.kind in ("granted", "denied")]
+    assert sorted(told) == sorted(answers)
+
+
+async def test_peers_beyond_the_limit_share_a_name(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiedreq.observe.replica.PEERS_MAX", 1)
+    cluster = LocalCluster(make_service(), replicas=3, slots=1)
+    async with cluster as client:
+        for _ in range(30):
+            await client.request("nap", 0.01, policy=BOTH_AT_ONCE)
+        observer = cluster.handles["r0"]._server.observer
+        assert observer is not None and len(observer._peers) == 2 and "(others)" in observer._peers
 
 
 async def test_what_nobody_waited_for_is_told(autojump_clock: Any) -> None:
@@ -228,9 +292,31 @@ def test_perfetto_has_a_slice_for_each_part() -> None:
     assert slices[2, "queued"]["ts"] == pytest.approx(1000, abs=1) and slices[2, "queued"]["dur"] == pytest.approx(7000)
     assert slices[2, "runs"]["dur"] == pytest.approx(21_000)
     assert slices[3, "queued"]["dur"] == pytest.approx(8000) and (3, "runs") not in slices
+    assert not [event for event in trace["traceEvents"] if event["ph"] in "sf"]
     names = {event["pid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
     assert names == {1: "client", 2: "a", 3: "b"}
     assert all(event["ts"] >= 0 and event["pid"] in names for event in trace["traceEvents"] if event["ph"] != "M")
+
+
+def test_perfetto_has_an_arrow_for_each_notice() -> None:
+    """From a slice in the lane of the copy that started to one in the lane of the copy that is dropped."""
+    a = story("a", (1000.001, 0, "arrived", ""), (1000.008, 0, "started", ""), (1000.008, 0, "notice sent", "started"))
+    b = story("b", (1000.001, 1, "arrived", ""), (1000.009, 0, "notice heard", "started"), (1000.009, 1, "ended", ""))
+    for told, peer in ((a, "b"), (b, "a")):
+        for event in told["events"]:
+            if event["what"].startswith("notice"):
+                event["peer"] = peer
+    found = timeline(CALL_ID, call_view(WON, copy_view("b", 1)), [a, b])
+    assert found is not None and len(found.bars) == 2
+    events = json.loads(json.dumps(as_perfetto(found)))["traceEvents"]
+    begin, end = (next(event for event in events if event["ph"] == phase) for phase in "sf")
+    assert begin["id"] == end["id"] and end["bp"] == "e" and end["ts"] - begin["ts"] == pytest.approx(1000)
+    for arrow, words in ((begin, "tells b: r0.0 started"), (end, "hears from a: r0.0 started")):
+        (short,) = [event for event in events if event["ph"] == "X" and event["name"] == words]
+        assert (short["pid"], short["tid"], short["ts"]) == (arrow["pid"], arrow["tid"], arrow["ts"])
+        lane = (arrow["pid"], arrow["tid"])
+        assert any(e["ph"] == "X" and e["name"] == "queued" and (e["pid"], e["tid"]) == lane for e in events)
+    assert not [event for event in events if event["ph"] == "i" and "tells" in event["name"]]
 
 
 @pytest.mark.parametrize(

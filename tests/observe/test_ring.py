@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tiedreq
 from tests.observe.services import make_service
+from tiedreq.observe.replica import ReplicaObserver
 from tiedreq.observe.ring import Ring
 from tiedreq.testing import LocalCluster
 
-NUMBER = Struct("<I")
+PAIR = Struct("<BQ")
+"""Of 9 bytes, so that what is looked for stands at any address."""
 
 
-def filled(length: int, count: int) -> Ring:
-    ring = Ring(NUMBER.size, length)
-    for number in range(count):
-        NUMBER.pack_into(ring.block, ring.at, number)
+def filled(length: int, numbers: Iterable[int]) -> Ring:
+    ring = Ring(PAIR.size, length)
+    for number in numbers:
+        PAIR.pack_into(ring.block, ring.at, number % 251, number)
         ring.at += ring.size
         if ring.at == len(ring.block):
             ring.at, ring.full = 0, True
@@ -27,11 +32,78 @@ def filled(length: int, count: int) -> Ring:
 
 
 @pytest.mark.parametrize(("length", "count"), [(5, 0), (5, 3), (5, 5), (5, 6), (5, 13), (1, 3), (7, 70)])
-def test_the_newest_records_stay_in_order(length: int, count: int) -> None:
-    ring = filled(length, count)
+def test_the_newest_records_stay(length: int, count: int) -> None:
+    ring = filled(length, range(count))
     expected = list(range(max(0, count - length), count))
-    assert [number for (number,) in ring.unpacked(NUMBER)] == expected
-    assert len(ring) == len(expected) and len(ring.block) == length * NUMBER.size
+    found = [number for number in range(count) for _ in ring.matching(PAIR, 1, number.to_bytes(8, "little"))]
+    assert found == expected
+    assert ring.oldest(PAIR) == ((expected[0] % 251, expected[0]) if expected else None)
+    assert len(ring) == len(expected) and len(ring.block) == length * PAIR.size
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 256, 257, 2**8 + 2**16, 2**56 + 1]), max_size=30), st.integers(1, 12))
+def test_what_is_found_is_what_looking_at_each_finds(numbers: list[int], length: int) -> None:
+    """Also where the bytes that are looked for stand across two records, or at another place in one."""
+    ring, kept = filled(length, numbers), numbers[max(0, len(numbers) - length) :]
+    for wanted in set(numbers):
+        found = list(ring.matching(PAIR, 1, wanted.to_bytes(8, "little")))
+        assert found == [(number % 251, number) for number in kept if number == wanted]
+
+
+def test_several_of_one_call_come_oldest_first() -> None:
+    ring = Ring(PAIR.size, 4)
+    for mark in range(6):
+        PAIR.pack_into(ring.block, ring.at, mark, 7)
+        ring.at += ring.size
+        if ring.at == len(ring.block):
+            ring.at, ring.full = 0, True
+    assert [mark for mark, _ in ring.matching(PAIR, 1, (7).to_bytes(8, "little"))] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("records", [1, 10, 64, 100, 16_384])
+async def test_counts_are_exact_whatever_the_ring_holds(autojump_clock: Any, records: int) -> None:
+    """Records are counted some at a time: none twice, and none is overwritten before."""
+    service = make_service()
+    cluster = LocalCluster(service, replicas=1, slots=3)
+    async with cluster as client:
+        server, seen = cluster.handles["r0"]._server, 0
+        server.observer = ReplicaObserver(server, service, cluster="test", records=records)
+        for burst in (1, 62, 2, 130, 64, 7):
+            async with trio.open_nursery() as nursery:
+                for _ in range(burst):
+                    nursery.start_soon(client.call, "nap", 0.01)
+            seen += burst
+            if burst != 2:
+                picture = cluster.handles["r0"].snapshot()
+                assert picture is not None
+                nap = picture["methods"]["nap"]
+                assert (nap["started"], nap["answered"], nap["service"]["count"]) == (seen, seen, seen)
+                assert nap["busy_seconds"] == pytest.approx(0.01 * seen) == nap["service"]["sum"]
+                assert nap["queue_wait"]["count"] == seen and nap["wasted"] == 0
+        with trio.move_on_after(0.005):
+            await client.call("nap", 1.0)
+        await trio.sleep(0.1)
+        wasted = cluster.handles["r0"].snapshot()
+    assert wasted is not None and wasted["methods"]["nap"]["wasted"] == 1
+    assert wasted["methods"]["nap"]["wasted_seconds"] == pytest.approx(0.005, abs=1e-3)
+
+
+async def test_what_a_call_carries_is_not_kept(autojump_clock: Any) -> None:
+    """However few calls there are, nothing large is held beyond the frame that ends its call."""
+    service = tiedreq.Service("carrier")
+
+    @service.method(idempotent=True)
+    async def carry(ctx: tiedreq.Context, args: Any) -> Any:
+        return args if isinstance(args, bytes) else bytes(args)
+
+    async with LocalCluster(service, replicas=1) as client:
+        assert client.observer is not None
+        for args in (bytes(100_000), 100_000):
+            await client.call("carry", args)
+            assert not client.observer.fresh
+        await client.call("carry", 10)
+        assert len(client.observer.fresh) == 1
+        assert client.observer.snapshot()["methods"][0]["calls"] == 3 and not client.observer.fresh
 
 
 async def test_a_call_with_many_copies_is_kept_as_it_was(autojump_clock: Any) -> None:

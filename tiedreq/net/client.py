@@ -50,7 +50,7 @@ from tiedreq.net.link import Link
 from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
 from tiedreq.net.opencall import Answered, OpenCall
 from tiedreq.net.timers import Timers
-from tiedreq.observe.client import ClientObserver, ClientTracer
+from tiedreq.observe.client import HEAVY_BYTES, ClientObserver, ClientTracer
 from tiedreq.reply import Reply
 from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.payload import decode_payload, encode_payload
@@ -349,6 +349,8 @@ class Client(LinkOwner):
             self._calls.pop(call.core.request.id.number, None)
             if self.observer is not None:
                 self.observer.fresh.append((call, command.outcome, now))
+                if len(call.core.request.payload) > HEAVY_BYTES:
+                    self.observer.due = 0
             call.complete(command.outcome)
         elif type(command) is CancelCopy:
             link, view = self._links.get(command.link), self._replicas.get(command.link)
@@ -464,7 +466,7 @@ class Client(LinkOwner):
                 view.notice_latencies = dict(message.notice_latencies)
             elif isinstance(message, Status):
                 self._inquiries.arrived(message)
-        if self.observer is not None and self.observer.fresh:
+        if self.observer is not None and len(self.observer.fresh) >= self.observer.due:
             self.observer.digest()
 
     def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
@@ -494,6 +496,8 @@ class Client(LinkOwner):
             text = f"the answer can't be decoded: {error}"
             self._step(call, FailureReceived(link, copy, "bad_payload", text, b"", False), now)
             return
+        if size > HEAVY_BYTES and self.observer is not None:
+            self.observer.due = 0
         acceptable = True
         if call.accept is not None:
             try:

@@ -192,6 +192,8 @@ class ReplicaServer(LinkOwner):
             link = self.links.get(command.link)  # type: ignore[union-attr]
             if link is not None:
                 self._send(link, command.message)  # type: ignore[union-attr]
+                if kind is SendPeer and self.observer is not None and link.peer is not None:
+                    self.observer.sent(link.peer.name, command.message)  # type: ignore[union-attr]
         elif isinstance(command, StartWork):
             self.executor.start(command)
         elif isinstance(command, StopWork):
@@ -273,6 +275,8 @@ class ReplicaServer(LinkOwner):
             events = self._caller_events(link, messages)
         else:
             events = peer_events(link.id, messages)
+            if peer is not None and self.observer is not None:
+                self.observer.heard(peer.name, messages)
         try:
             self._feed_all(events)
         except RemoteViolation as violation:

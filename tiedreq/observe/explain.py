@@ -9,27 +9,33 @@ Pure: takes the snapshots' plain values, returns text or events. Not for how the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tiedreq.observe.snapshot import CallView, CopyView
-from tiedreq.observe.stories import ReplicaStory, StoryEvent
+from tiedreq.observe.stories import SENT_WHAT, ReplicaStory, StoryEvent
 
 CLIENT = "client"
 BAR_COLUMNS = 60
+ARROW_SECONDS = 2e-6
+"""As long as the ends of an arrow look in Perfetto."""
 SHIFT_MIN = 1e-6
 """Seconds: less than that is no more than how numbers are rounded."""
 ENDS = ("ended", "done", "failed")
 
 
 class Moment(NamedTuple):
-    """Something that happened ``at`` seconds after the call began, at the client or at a replica."""
+    """Something that happened ``at`` seconds after the call began, at the client or at a replica.
+
+    ``notice``: it is the sending or the hearing of one of ``Timeline.notices``.
+    """
 
     at: float
     where: str
     copy: str
     what: str
+    notice: bool = False
 
 
 @dataclass(slots=True)
@@ -48,6 +54,21 @@ class Bar:
 
 
 @dataclass(slots=True)
+class Notice:
+    """What a replica told another one of its ``copy``: when it left and when it was heard, in seconds; None: never.
+
+    ``kind``: ``started``, ``next``, ``claim``, ``granted`` or ``denied``.
+    """
+
+    kind: str
+    copy: str
+    sender: str
+    receiver: str
+    sent: float | None = None
+    heard: float | None = None
+
+
+@dataclass(slots=True)
 class Timeline:
     """A call. ``began`` is in seconds since 1970, ``latency`` None where the client's record is missing."""
 
@@ -60,6 +81,7 @@ class Timeline:
     winner: str | None
     moments: list[Moment] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     shifts: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -97,7 +119,11 @@ def timeline(call_id: str, client: CallView | None, stories: Iterable[ReplicaSto
             found.shifts[story["name"]] = shift
         for event in story["events"]:
             at = event["at"] - began + shift
-            found.moments.append(Moment(at, story["name"], event["copy"], _words(event)))
+            notice = "peer" in event
+            found.moments.append(Moment(at, story["name"], event["copy"], _words(event), notice))
+            if notice:
+                _mark_notice(found.notices, event, story["name"], at)
+                continue
             bar = bars.setdefault(event["copy"], Bar(event["copy"], story["name"]))
             _mark(bar, event, at)
     found.moments.sort(key=lambda moment: moment.at)
@@ -137,6 +163,8 @@ def _ending(client: CallView) -> str:
 
 def _words(event: StoryEvent) -> str:
     what, detail = event["what"], event["detail"]
+    if "peer" in event:
+        return f"{'tells' if what == SENT_WHAT else 'hears from'} {event['peer']}: {detail}"
     if what in ("done", "failed") and event["service_time"] is not None and event["queue_wait"] is not None:
         waited, worked = 1000 * event["queue_wait"], 1000 * event["service_time"]
         return f"{what} after {waited:.2f} ms in the queue and {worked:.2f} ms of work"
@@ -154,6 +182,24 @@ def _mark(bar: Bar, event: StoryEvent, at: float) -> None:
         case what if what in ENDS:
             bar.ended = at
             bar.end = event["detail"] or what
+
+
+def _mark_notice(notices: list[Notice], event: StoryEvent, where: str, at: float) -> None:
+    """Put both ends of a notice together. One that was said again is told apart by its turn."""
+    sent, peer = event["what"] == SENT_WHAT, event["peer"]
+    sender, receiver = (where, peer) if sent else (peer, where)
+    for notice in notices:
+        same = (notice.kind, notice.copy) == (event["detail"], event["copy"])
+        open_ = (notice.sent if sent else notice.heard) is None
+        if same and open_ and (notice.sender, notice.receiver) == (sender, receiver):
+            break
+    else:
+        notice = Notice(event["detail"], event["copy"], sender, receiver)
+        notices.append(notice)
+    if sent:
+        notice.sent = at
+    else:
+        notice.heard = at
 
 
 def _shift(copies: Sequence[CopyView], events: Sequence[StoryEvent], began: float) -> float:
@@ -243,9 +289,11 @@ def as_perfetto(found: Timeline) -> dict[str, Any]:
     """The timeline in the trace event format, which ui.perfetto.dev and chrome://tracing open. Times in microseconds.
 
     A process for the client and one for each replica; slices for the call, for a copy's way and for its wait and its
-    execution at the replica; instants for all the rest.
+    execution at the replica; an arrow for each notice from one replica to another; instants for all the rest.
     """
-    places = [CLIENT, *sorted({bar.replica for bar in found.bars} | {m.where for m in found.moments} - {CLIENT})]
+    known = {notice.sender for notice in found.notices} | {notice.receiver for notice in found.notices}
+    known |= {bar.replica for bar in found.bars} | {moment.where for moment in found.moments}
+    places = [CLIENT, *sorted(known - {CLIENT})]
     numbers = {place: number for number, place in enumerate(places, 1)}
     lanes = {bar.copy: number for number, bar in enumerate(found.bars, 1)}
     events: list[dict[str, Any]] = []
@@ -269,15 +317,41 @@ def as_perfetto(found: Timeline) -> dict[str, Any]:
             events.append(_slice("queued", bar.arrived, _first(bar.started, last), numbers[bar.replica], lane, told))
         if bar.started is not None:
             events.append(_slice("runs", bar.started, last, numbers[bar.replica], lane, told))
+    events += _arrows(found, numbers, lanes)
     for moment in found.moments:
-        lane = lanes.get(moment.copy, 0)
-        instant = {"ph": "i", "s": "t", "name": moment.what, "ts": _microseconds(moment.at)}
-        events.append({**instant, "pid": numbers[moment.where], "tid": lane})
+        if not moment.notice:
+            instant = {"ph": "i", "s": "t", "name": moment.what, "ts": _microseconds(moment.at)}
+            events.append({**instant, "pid": numbers[moment.where], "tid": lanes.get(moment.copy, 0)})
     return {
         "displayTimeUnit": "ms",
         "otherData": {"call_id": found.call_id, "began": found.began},
         "traceEvents": events,
     }
+
+
+def _lane(found: Timeline, lanes: dict[str, int], where: str, copy: str) -> int:
+    """The lane at a replica of what concerns ``copy``: that of its own copy in the same tie; 0 where it has none."""
+    tie = copy.rpartition(".")[0]
+    own = [bar.copy for bar in found.bars if bar.replica == where]
+    return lanes[copy] if copy in own else next((lanes[one] for one in own if one.rpartition(".")[0] == tie), 0)
+
+
+def _arrows(found: Timeline, numbers: dict[str, int], lanes: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Each notice as an arrow between two short slices, where both ends are known; else as the one slice."""
+    for number, notice in enumerate(found.notices, 1):
+        lane = notice.copy.partition("/")[2]
+        ends = (
+            ("s", notice.sent, notice.sender, f"tells {notice.receiver}: {lane} {notice.kind}"),
+            ("f", notice.heard, notice.receiver, f"hears from {notice.sender}: {lane} {notice.kind}"),
+        )
+        for phase, at, where, name in ends:
+            if at is None:
+                continue
+            place = numbers[where], _lane(found, lanes, where, notice.copy)
+            yield _slice(name, at, at + ARROW_SECONDS, *place, {"copy": notice.copy})
+            if notice.sent is not None and notice.heard is not None:
+                flow = {"ph": phase, "id": number, "name": "notice", "cat": "notice", "ts": _microseconds(at)}
+                yield {**flow, "pid": place[0], "tid": place[1], **({"bp": "e"} if phase == "f" else {})}
 
 
 def _slice(name: str, begin: float, end: float, pid: int, tid: int, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,20 @@ class Ring:
         """How many records there are."""
         return (len(self.block) if self.full else self.at) // self.size
 
-    def unpacked(self, form: Struct) -> Iterator[tuple[Any, ...]]:
-        """The records, oldest first; each is a ``form`` and nothing else."""
-        if self.full:
-            yield from form.iter_unpack(bytes(self.block[self.at :]))
-        yield from form.iter_unpack(bytes(self.block[: self.at]))
+    def matching(self, form: Struct, place: int, pattern: bytes) -> Iterator[tuple[Any, ...]]:
+        """The records that hold ``pattern`` at the byte ``place``, oldest first, unpacked; each record is a ``form``.
+
+        Takes as long as it takes to look for a few bytes in the block.
+        """
+        parts = [(self.at, len(self.block)), (0, self.at)] if self.full else [(0, self.at)]
+        for begin, end in parts:
+            found = self.block.find(pattern, begin, end)
+            while found >= 0:
+                record = found - place
+                if record >= begin and record % self.size == 0:
+                    yield form.unpack_from(self.block, record)
+                found = self.block.find(pattern, found + 1, end)
+
+    def oldest(self, form: Struct) -> tuple[Any, ...] | None:
+        """The oldest record; None while there is none."""
+        return form.unpack_from(self.block, self.at if self.full else 0) if len(self) else None

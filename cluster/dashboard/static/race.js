@@ -25,7 +25,7 @@ export function brief(race) {
 
 export function drawRace(place, race) {
   const width = Math.max(300, place.clientWidth);
-  const span = Math.max(0.01, ...race.bars.flatMap((bar) => [bar.sent_ms, bar.started_ms, bar.ended_ms]), race.latency_ms || 0, ...race.notices.map((n) => n.heard_ms)) * 1.03;
+  const span = Math.max(0.01, ...race.bars.flatMap((bar) => [bar.sent_ms, bar.started_ms, bar.ended_ms]), race.latency_ms || 0, ...race.notices.map((n) => n.heard_ms ?? n.sent_ms)) * 1.03;
   const height = TOP + race.bars.length * LANE + 8;
   const x = (at) => LEFT + (Math.max(0, at) / span) * (width - LEFT - RIGHT);
   const middle = (index) => TOP + index * LANE + LANE / 2 - 4;
@@ -54,11 +54,16 @@ export function drawRace(place, race) {
   });
   const named = new Set();
   for (const notice of race.notices) {
-    const from = race.bars.findIndex((bar) => bar.copy === notice.copy);
-    const to = race.bars.findIndex((bar) => bar.replica === notice.to && bar.copy !== notice.copy);
+    const from = race.bars.findIndex((bar) => bar.replica === notice.from);
+    const to = race.bars.findIndex((bar) => bar.replica === notice.to);
     if (from < 0 || to < 0) continue;
     const down = to > from ? 1 : -1;
     const x1 = x(notice.sent_ms ?? notice.heard_ms), y1 = middle(from) + (down * BAR) / 2;
+    if (notice.heard_ms === null) { // it went nowhere
+      const y2 = y1 + down * 14;
+      svg.append(shape("line", { class: "notice", x1, y1, x2: x1, y2 }), shape("path", { class: "cross", d: `M${x1 - 4} ${y2 - 4}l8 8m0 -8l-8 8` }));
+      continue;
+    }
     const x2 = x(notice.heard_ms), y2 = middle(to) - (down * BAR) / 2;
     svg.append(shape("line", { class: "notice", x1, y1, x2, y2: y2 - down * 6 }));
     svg.append(shape("path", { class: "tip", d: `M${x2} ${y2}l-4 ${-7 * down}h8z` }));
@@ -75,6 +80,8 @@ function key() {
   return element("p", { class: "key" }, entry("way", "on its way"), entry("queued", "in the queue"), entry("runs", "runs and wins"), entry("lost", "runs in vain"), entry("notice", "notice between replicas"));
 }
 
+const SAID = { started: "its copy has started", next: "its copy is next", claim: "may the copy start?", granted: "the copy may start", denied: "the copy may not start" };
+
 function story(race) {
   const told = [];
   for (const bar of race.bars) {
@@ -82,7 +89,10 @@ function story(race) {
     told.push([bar.sent_ms, `${copy} sent to ${bar.replica}`], [bar.arrived_ms, `${copy} arrives at ${bar.replica}`], [bar.started_ms, `${copy} starts at ${bar.replica}`],
       [bar.ended_ms, `${copy} at ${bar.replica}: ${bar.end || "ended"}${bar.winner ? ", the answer" : ""}`]);
   }
-  for (const notice of race.notices) told.push([notice.heard_ms, `${notice.to} hears: the partner's copy ${notice.kind === "next" ? "is next" : "has started"}`]);
+  for (const notice of race.notices) {
+    const said = SAID[notice.kind] || notice.kind;
+    told.push([notice.sent_ms, `${notice.from} tells ${notice.to}: ${said}${notice.heard_ms === null ? " (never heard)" : ""}`], [notice.heard_ms, `${notice.to} hears from ${notice.from}: ${said}`]);
+  }
   return told.filter(([when]) => when !== null).sort((one, two) => one[0] - two[0]).map(([when, what]) => `${when.toFixed(2)} ms: ${what}`);
 }
 
