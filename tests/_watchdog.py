@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import trio
 
-# Of the time after which pytest-timeout would act.
+# Of the time after which pytest-timeout would act, unless that is longer before it than it takes to tell.
 SHARE = 0.9
+AHEAD_SECONDS = 60.0
 
 
 def with_deadline(test: Callable[..., Awaitable[None]], timeout: float) -> Callable[..., Awaitable[None]]:
-    seconds = timeout * SHARE
+    seconds = max(timeout * SHARE, timeout - AHEAD_SECONDS)
 
     @functools.wraps(test)
     async def watched(**fixtures: Any) -> None:
