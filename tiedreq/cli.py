@@ -82,7 +82,7 @@ def serve(
 
     metrics = options.pop("metrics")
     token_file = options.pop("token_file")
-    own = _certificate(tls_cert, tls_key)
+    own = certificate_of(tls_cert, tls_key)
     if tls_clients is not None and own is None:
         raise click.UsageError("--tls-clients goes with --tls-cert and --tls-key")
     if any(letter.isspace() or letter in ",=" for letter in options["name"]):
@@ -99,7 +99,7 @@ def serve(
     )
 
 
-def _where(function: Callable[..., int]) -> Callable[..., int]:
+def where_options(function: Callable[..., int]) -> Callable[..., int]:
     """The options that say where the cluster is."""
     for option in (
         click.option("--tls-key", type=FILE, help="Its private key (PEM)."),
@@ -121,7 +121,7 @@ def _where(function: Callable[..., int]) -> Callable[..., int]:
 @command.command()
 @click.argument("method")
 @click.argument("args", metavar="[JSON]", type=JSON, required=False)
-@_where
+@where_options
 @click.option(
     "--policy",
     type=click.Choice(["tied", "hedged", "plain"]),
@@ -158,23 +158,23 @@ def call(method: str, args: Any, explain: bool, key: str | None, **options: Any)
         key=key,
         explain=explain,
     )
-    return run_call(_read_where(**options), call_options)
+    return run_call(read_where(**options), call_options)
 
 
 @command.command()
-@_where
+@where_options
 @click.option("--json", "as_json", is_flag=True, help="Everything that replicas report, as JSON.")
 @click.option("--timeout", type=TIMEOUT, default="3s", show_default=True)
 def status(as_json: bool, timeout: float, **options: Any) -> int:
     """Show how the replicas of a cluster are, one row for each."""
     from tiedreq.commands import run_status
 
-    return run_status(_read_where(**options), as_json=as_json, timeout=timeout)
+    return run_status(read_where(**options), as_json=as_json, timeout=timeout)
 
 
 @command.command()
 @click.argument("call_id", required=False)
-@_where
+@where_options
 @click.option("--client", "clients", multiple=True, metavar="URL", help="Ask this client too: http://127.0.0.1:9200.")
 @click.option(
     "--perfetto",
@@ -208,10 +208,10 @@ def explain(
     explain_options = ExplainOptions(
         call_id=call_id, clients=tuple(clients), perfetto=perfetto, as_json=as_json, timeout=timeout
     )
-    return run_explain(_read_where(**options), explain_options)
+    return run_explain(read_where(**options), explain_options)
 
 
-def _read_where(
+def read_where(
     cluster: str | None,
     replicas: str | None,
     cluster_name: str | None,
@@ -220,6 +220,7 @@ def _read_where(
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> Where:
+    """What ``where_options`` mean. Raises ``click.UsageError`` and ``BadOption``."""
     from tiedreq.commands import Where
 
     if cluster is not None and replicas is not None:
@@ -228,7 +229,7 @@ def _read_where(
         raise click.UsageError(f"--cluster: {cluster!r} is no file; addresses go to --replicas")
     if replicas is not None and "://" not in replicas:
         raise click.UsageError(f"--replicas: {replicas!r} is no address; a cluster file goes to --cluster")
-    own = _certificate(tls_cert, tls_key)
+    own = certificate_of(tls_cert, tls_key)
     return Where(
         replicas=cluster if cluster is not None else replicas,
         cluster=cluster_name,
@@ -263,7 +264,8 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
-def _certificate(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+def certificate_of(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    """The two that go together. Raises ``click.UsageError`` for one alone."""
     if (certificate is None) != (key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
     return (certificate, key) if certificate is not None and key is not None else None
