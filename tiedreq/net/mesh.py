@@ -10,7 +10,8 @@ partner meanwhile is said when the link is up, of all copies that run then (``Re
 before is lost, which costs a double start at most, and is counted (``notices_unsent``).
 
 Invariants
-* ``links`` holds the newest link to each peer that is up; an older one to the same name ends as soon as a newer is up.
+* ``links`` holds the newest link to each peer that is up; an older one to the same name ends as soon as a newer is up,
+  and an incarnation that was displaced in this way is not let in again while the one in its place is linked.
 * Who has left is kept for ``LEAVE_SECONDS`` if it stays that long, and is not dialed again.
 """
 
@@ -42,6 +43,8 @@ LOOK_AGAIN_SECONDS, LOOK_AGAIN_SECONDS_ON_USE = 5.0, 60.0
 """Who was learned to dial us, and is not linked, may have been replaced by another one at the same address."""
 LINKS_MAX = 256
 """So many links are dialed at once at most: a Report names no more peers."""
+DISPLACED_MAX = 8
+"""So many former incarnations of a peer are remembered while its link is up."""
 ON_USE = "opens on first use"
 
 Make = Callable[[ReplicaAddress, Admit], Link]
@@ -84,6 +87,7 @@ class Mesh:
         self._addresses: dict[str, _Slot] = {}  # by name, as far as names are known
         self._leaving: dict[Link, float] = {}
         self._wanted_until: dict[str, float] = {}
+        self._displaced: dict[str, tuple[int, ...]] = {}  # incarnations, newest first
         self._refused = 0
 
     # ---- who is a member ----------------------------------------------------------------------------------------
@@ -202,12 +206,18 @@ class Mesh:
             return "spare", "this is the dialer's own name"
         if hello.name < self._own.name:
             return "spare", "of two replicas the one with the lower name dials"
+        if self.displaced(hello):
+            return "spare", "a newer incarnation of this replica is linked"
         if other is not None and other.peer is not None and other.peer.incarnation == hello.incarnation:
             return "spare", "there is a link to this replica already"
         if self.on_use and self._wanted_until.get(hello.name, 0.0) <= trio.current_time():
             return "spare", "the link is opened when it is used"
         slot.learned = False
         return None
+
+    def displaced(self, hello: Hello) -> bool:
+        """Whether this incarnation had to make way for one that is linked now: it does not come back meanwhile."""
+        return hello.incarnation in self._displaced.get(hello.name, ())
 
     # ---- what links tell ----------------------------------------------------------------------------------------
 
@@ -218,6 +228,9 @@ class Mesh:
         self.troubles.pop(name, None)
         if former is None or former is link:
             return
+        if former.peer is not None and link.peer is not None and former.peer.incarnation != link.peer.incarnation:
+            displaced = former.peer.incarnation, *self._displaced.get(name, ())
+            self._displaced[name] = displaced[:DISPLACED_MAX]
         slot = self._slot_of(former)
         if slot is None and former not in self._leaving:
             former.drop("replaced", "a newer link between the same replicas took its place")
@@ -230,6 +243,7 @@ class Mesh:
         """A link to a peer is no more."""
         if self.links.get(name) is link:
             del self.links[name]
+            self._displaced.pop(name, None)
             if name in self._addresses:  # others are not shown, and may be any number
                 self.troubles[name] = f"{down.code}: {down.reason}"
         if self._leaving.pop(link, None) is not None:

@@ -306,6 +306,8 @@ class ReplicaServer(LinkOwner):
                 return "identity", f"this replica is named {hello.name!r} too"
             if hello.name > self.identity.name:
                 return "identity", "of two replicas the one with the lower name dials"
+            if self.peers.displaced(hello):
+                return "replaced", "a newer incarnation of this replica is linked"
             if line is not None and self._shape is not None:
                 self._shape.identify(line, hello.name)
         return None
