@@ -28,6 +28,7 @@ from tiedreq.errors import (
 from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
 from tiedreq.net.serving import ReplicaHandle, serve
+from tiedreq.net.stream import Stream
 from tiedreq.observe.options import Observe
 from tiedreq.reply import Attempt, Reply
 from tiedreq.service import Context, Failure, Service
@@ -58,6 +59,7 @@ __all__ = [
     "ReplicaLimits",
     "Reply",
     "Service",
+    "Stream",
     "StreamInterrupted",
     "Tied",
     "TiedreqError",

@@ -23,9 +23,9 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Auto, Hedged, Policy, Tied, check_policy
 from tiedreq.errors import Unavailable
-from tiedreq.net.client import TIMEOUT_MAX
 from tiedreq.net.connecting import connect
 from tiedreq.net.current import current_execution
+from tiedreq.net.preparing import TIMEOUT_MAX
 from tiedreq.observe.options import Observe
 
 TIED, HEDGED = Tied(), Hedged()

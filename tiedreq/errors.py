@@ -64,8 +64,11 @@ class VersionMismatch(ConnectError):
 class CallError(TiedreqError):
     """A call ended without an answer.
 
-    ``call_id`` is the call's id as text, ``attempts`` what became of each copy.
+    ``call_id`` is the call's id as text, ``attempts`` what became of each copy. ``items``: how many items of a stream
+    its user had been given by then.
     """
+
+    items: int = 0
 
     def __init__(self, message: str, *, call_id: str = "", attempts: tuple[Attempt, ...] = ()) -> None:
         super().__init__(message)

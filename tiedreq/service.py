@@ -145,7 +145,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of a service. ``run`` is ``"async"`` or ``"thread"``; ``timeout_max`` is in seconds."""
+    """One method of a service. ``run`` is ``"async"`` or ``"thread"``; ``timeout_max`` is in seconds.
+
+    The handler of a ``stream`` is a generator, and can be stopped between two items whatever it runs in.
+    """
 
     name: str
     handler: Handler
@@ -153,17 +156,31 @@ class Method:
     run: str
     timeout_max: float
     slots: int | None
+    stream: bool = False
 
     @property
     def info(self) -> MethodInfo:
         """The row that callers see in the method table."""
-        return MethodInfo(self.name, self.idempotent, self.run == "async", self.timeout_max)
+        stoppable = self.run == "async" or self.stream
+        return MethodInfo(self.name, self.idempotent, stoppable, self.timeout_max, self.stream)
 
 
 def _check_name(field: str, name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX or not name.isprintable():
         raise BadOption(f"{field}: {name!r} is not a printable text of 1 to {NAME_LENGTH_MAX} characters")
     return name
+
+
+def _run_of(handler: Any, name: str, run: str) -> str:
+    """``"async"`` or ``"thread"``, as the handler of a method fits."""
+    is_async = inspect.iscoroutinefunction(handler)
+    if run == "auto":
+        run = "async" if is_async else "thread"
+    if (run == "async") != is_async:
+        raise BadOption(f"run: {name!r} is {'an async' if is_async else 'a plain'} def and can't run as {run!r}")
+    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+        raise BadOption(f"method {name!r}: a generator can't be a method; declare it with @service.stream()")
+    return run
 
 
 class Service:
@@ -210,8 +227,45 @@ class Service:
 
         return declare
 
+    def stream(
+        self,
+        name: str | None = None,
+        *,
+        idempotent: bool = False,
+        timeout_max: float = 600.0,
+        slots: int | None = None,
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Declare a generator ``(ctx, args)`` as a stream: each value that it yields is an item of the answer.
+
+        An ``async def`` with ``yield`` runs as a task, a plain ``def`` with ``yield`` in a worker thread, a step at a
+        time. When nobody wants the stream any more the generator is cancelled where it waits, or closed at its next
+        ``yield``. It is not asked for the next item while its caller has not taken those before, within a window.
+        The options are those of ``method``.
+
+        Raises ``BadOption`` for a bad option, a taken name, or a handler that is no generator.
+        """
+        if callable(name):
+            raise BadOption("stream: write @service.stream(), with parentheses")
+
+        def declare(handler: HandlerT) -> HandlerT:
+            is_async = inspect.isasyncgenfunction(handler)
+            if not is_async and not inspect.isgeneratorfunction(handler):
+                raise BadOption(f"stream {name or handler.__name__!r}: it is no generator (a def with yield)")
+            self._add(handler, name, idempotent, "async" if is_async else "thread", timeout_max, slots, stream=True)
+            return handler
+
+        return declare
+
     def _add(
-        self, handler: Any, name: str | None, idempotent: bool, run: str, timeout_max: float, slots: int | None
+        self,
+        handler: Any,
+        name: str | None,
+        idempotent: bool,
+        run: str,
+        timeout_max: float,
+        slots: int | None,
+        *,
+        stream: bool = False,
     ) -> None:
         name = _check_name("method name", handler.__name__ if name is None else name)
         if name in self.methods:
@@ -220,17 +274,12 @@ class Service:
             raise BadOption(f"methods: a service has at most {METHODS_MAX}")
         if run not in _RUNS:
             raise BadOption(f"run: {run!r} is not one of {', '.join(_RUNS)}")
-        is_async = inspect.iscoroutinefunction(handler)
-        if run == "auto":
-            run = "async" if is_async else "thread"
-        if (run == "async") != is_async:
-            raise BadOption(f"run: {name!r} is {'an async' if is_async else 'a plain'} def and can't run as {run!r}")
-        if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
-            raise BadOption(f"method {name!r}: a generator can't be a method")
+        if not stream:
+            run = _run_of(handler, name, run)
         if not 0 < timeout_max <= TIMEOUT_MAX_SECONDS:
             raise BadOption(f"timeout_max: {timeout_max!r} is not between 0 and {TIMEOUT_MAX_SECONDS:g} seconds")
         if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < 1):
             raise BadOption(f"slots: {slots!r} is not a whole number of 1 or more")
         if not isinstance(idempotent, bool):
             raise BadOption(f"idempotent: {idempotent!r} is not True or False")
-        self.methods[name] = Method(name, handler, idempotent, run, float(timeout_max), slots)
+        self.methods[name] = Method(name, handler, idempotent, run, float(timeout_max), slots, stream)

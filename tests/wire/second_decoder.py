@@ -155,6 +155,15 @@ name = line(1, 128)
 copy = row(u64, u64, u64, whole(-1, 7))
 load = row(u32, u32, u64, duration)
 payload = binary()
+some = whole(1, 2**64 - 1)
+window = row(some, some, boolean)
+
+
+def method(value: Any) -> Any:
+    """A row that may lack its last field."""
+    short = type(value) is tuple and len(value) == 4
+    return row(name, boolean, boolean, duration, boolean)((*value, False) if short else value)
+
 
 MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
     1: (
@@ -177,7 +186,7 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
             "slots": u32,
             "draining": boolean,
             "payload_bytes_max": u32,
-            "methods": distinct(1024, row(name, boolean, boolean, duration)),
+            "methods": distinct(1024, method),
             "zone": line(0, 128),
         },
     ),
@@ -201,6 +210,7 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
             "layered": boolean,
             "key": or_nil(text(1, 256)),
             "metadata": distinct(16, row(line(1, 64), text(0, 1024))),
+            "window": or_nil(window),
         },
     ),
     21: ("Cancel", {"copy": copy}),
@@ -226,7 +236,7 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
         {
             "copy": copy,
             "state": whole(4, 8),
-            "cause": whole(0, 12),
+            "cause": whole(0, 13),
             "retry_after": duration,
             "service_time": duration,
             "load": load,
@@ -235,6 +245,18 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
     25: ("Report", {"notice_latencies": distinct(256, row(name, duration))}),
     26: ("Inquiry", {"number": u64, "about": line(0, 128)}),
     27: ("Status", {"number": u64, "payload": payload}),
+    28: (
+        "Item",
+        {
+            "copy": copy,
+            "number": u64,
+            "payload": payload,
+            "service_time": duration,
+            "queue_wait": duration,
+            "load": or_nil(load),
+        },
+    ),
+    29: ("Credit", {"copy": copy, "items": some, "bytes": some}),
     40: ("Started", {"copy": copy, "remaining": duration, "load": or_nil(load)}),
     41: ("Next", {"copy": copy, "remaining": duration}),
     42: ("Claim", {"copy": copy, "arbiter": u64, "claimant": u64}),
@@ -243,7 +265,11 @@ MESSAGES: dict[int, tuple[str, dict[str, Check]]] = {
 }
 
 
-MAY_BE_MISSING: dict[str, dict[str, Any]] = {"Welcome": {"zone": ""}}
+MAY_BE_MISSING: dict[str, dict[str, Any]] = {
+    "Welcome": {"zone": ""},
+    "Submit": {"window": None},
+    "Inquiry": {"about": ""},
+}
 """Fields at the end that came later, and what they are where they are missing."""
 
 

@@ -8,7 +8,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from tiedreq.core import messages as m
-from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity, Load, MethodInfo
+from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity, Load, MethodInfo, Window
 from tiedreq.wire import limits as lim
 from tiedreq.wire.fields import CONTROL, END_STATES, RANK_MAX, WIRE_CAUSES
 
@@ -58,7 +58,9 @@ metadata = st.lists(
     max_size=lim.METADATA_ENTRIES_MAX,
     unique_by=lambda entry: entry[0],
 ).map(tuple)
-method_rows = st.builds(MethodInfo, methods, st.booleans(), st.booleans(), seconds)
+method_rows = st.builds(MethodInfo, methods, st.booleans(), st.booleans(), seconds, st.booleans())
+granted = st.integers(1, 2**64 - 1)
+windows = st.builds(Window, granted, granted, st.booleans())
 codes = lines(lim.CODE_CHARS_MAX, shortest=1)
 
 
@@ -94,6 +96,7 @@ def submits(draw: st.DrawFn) -> m.Submit:
         draw(st.booleans()),
         draw(keys),
         draw(st.just(()) | metadata),
+        draw(st.none() | windows),
     )
 
 
@@ -154,6 +157,8 @@ BY_TYPE: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Denied: st.builds(m.Denied, copies, st.booleans()),
     m.Inquiry: st.builds(m.Inquiry, u64, st.just("") | names),
     m.Status: st.builds(m.Status, u64, payloads),
+    m.Item: st.builds(m.Item, copies, u64, payloads, seconds, seconds, st.none() | loads),
+    m.Credit: st.builds(m.Credit, copies, granted, granted),
 }
 """One strategy per message."""
 

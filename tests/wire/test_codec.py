@@ -246,7 +246,7 @@ class TestFrame:
 
 
 class TestUnknown:
-    @pytest.mark.parametrize("code", [0, 10, 19, 28, 45, 60, 65_535])
+    @pytest.mark.parametrize("code", [0, 10, 19, 30, 45, 60, 65_535])
     def test_type(self, code: int) -> None:
         frame = raw_frame([5, 1], [code, "what", [1, [2]]], [5, 2])
         assert decode_frame(frame, DEFAULT_LIMITS) == [m.Heartbeat(1), UnknownMessage(code), m.Heartbeat(2)]
@@ -290,7 +290,7 @@ class TestChunkedMessage:
             assert decode_message(encoded, DEFAULT_LIMITS) == message
 
     def test_unknown(self) -> None:
-        assert decode_message(msgpack.packb([28, "?"]), DEFAULT_LIMITS) == UnknownMessage(28)
+        assert decode_message(msgpack.packb([30, "?"]), DEFAULT_LIMITS) == UnknownMessage(30)
         with pytest.raises(RemoteViolation):
             decode_message(msgpack.packb([10, "?"]), DEFAULT_LIMITS)
 
@@ -300,8 +300,8 @@ class TestChunkedMessage:
         assert decode_message(encode_message(welcome), DEFAULT_LIMITS) == welcome
 
     def test_items(self) -> None:
-        full = [28, *[[0] * 1000 for _ in range(16)]]
-        assert decode_message(msgpack.packb([*full, [0] * 366]), DEFAULT_LIMITS) == UnknownMessage(28)
+        full = [30, *[[0] * 1000 for _ in range(16)]]
+        assert decode_message(msgpack.packb([*full, [0] * 366]), DEFAULT_LIMITS) == UnknownMessage(30)
         with pytest.raises(RemoteViolation, match="more than 16384 values"):
             decode_message(msgpack.packb([*full, [0] * 367]), DEFAULT_LIMITS)
 

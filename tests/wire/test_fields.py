@@ -9,7 +9,7 @@ import pytest
 
 from tiedreq.core import messages as m
 from tiedreq.core.errors import BadOption, RemoteViolation
-from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo
+from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo, Window
 from tiedreq.wire.codec import decode_frame, decode_message, encode_message, join_frame
 from tiedreq.wire.limits import DEFAULT_LIMITS, WireLimits
 
@@ -23,6 +23,8 @@ RESULT = m.Result(UNTIED, b"", 0.1, 0.1, LOAD)
 FAILED = m.Failed(UNTIED, "c", "", b"", False, 0.1, 0.1, LOAD)
 ENDED = m.Ended(UNTIED, CopyState.DROPPED, Cause.STARTED, 0.0, 0.0, LOAD)
 STARTED = m.Started(UNTIED, 1.0, LOAD)
+WINDOW = Window(64, 1000, False)
+ITEM = m.Item(UNTIED, 0, b"", 0.1, 0.1, None)
 BEYOND_SECONDS = 1_000_000.1
 
 
@@ -113,6 +115,14 @@ EDGES: list[tuple[str, Any, Any]] = [
     ("Ended.retry_after", ENDED._replace(retry_after=1e6), ENDED._replace(retry_after=float("inf"))),
     ("Started.remaining", STARTED._replace(remaining=1e6), STARTED._replace(remaining=-1.0)),
     ("Next.remaining", m.Next(TIED, 1e6), m.Next(TIED, float("inf"))),
+    ("Submit.window", SUBMIT._replace(window=WINDOW), SUBMIT._replace(window=WINDOW._replace(items=0))),
+    ("Submit.window", SUBMIT._replace(window=WINDOW), SUBMIT._replace(window=WINDOW._replace(bytes=-1))),
+    ("Item.number", ITEM._replace(number=2**64 - 1), ITEM._replace(number=-1)),
+    ("Item.service_time", ITEM._replace(service_time=1e6), ITEM._replace(service_time=float("nan"))),
+    ("Item.queue_wait", ITEM._replace(queue_wait=0.0), ITEM._replace(queue_wait=BEYOND_SECONDS)),
+    ("Item.load", ITEM._replace(load=LOAD), ITEM._replace(load=LOAD._replace(pushback=BEYOND_SECONDS))),
+    ("Credit.items", m.Credit(TIED, 1, 2**64 - 1), m.Credit(TIED, 0, 1)),
+    ("Credit.bytes", m.Credit(TIED, 1, 1), m.Credit(TIED, 1, 0)),
     ("Report.notice_latencies", peers(256), peers(257)),
     ("Report.notice_latencies", peers(2), m.Report(peers(1).notice_latencies * 2)),
 ]
@@ -168,6 +178,17 @@ HOSTILE: list[tuple[str, Any, Any]] = [
     ("Submit.metadata", [["k", 1]], SUBMIT),
     ("Submit.metadata", "kv", SUBMIT),
     ("Submit.metadata", None, SUBMIT),
+    ("Submit.window", [], SUBMIT),
+    ("Submit.window", [1, 1], SUBMIT),
+    ("Submit.window", [True, 1, True], SUBMIT),
+    ("Submit.window", [1, 1.0, True], SUBMIT),
+    ("Submit.window", [1, 1, 1], SUBMIT),
+    ("Welcome.methods", [["m", True, True, 60.0, 1]], WELCOME),
+    ("Welcome.methods", [["m", True, True, 60.0, True, True]], WELCOME),
+    ("Item.payload", None, ITEM),
+    ("Item.number", True, ITEM),
+    ("Item.load", [], ITEM),
+    ("Credit.items", None, m.Credit(TIED, 1, 1)),
     ("Result.payload", [], RESULT),
     ("Result.load", None, RESULT),
     ("Result.load", [1, 2, 3], RESULT),
@@ -188,7 +209,7 @@ HOSTILE: list[tuple[str, Any, Any]] = [
     ("Ended.state", 4.0, ENDED),
     ("Ended.cause", Cause.LINK_LOST.value, ENDED),
     ("Ended.cause", Cause.UNSENT.value, ENDED),
-    ("Ended.cause", 13, ENDED),
+    ("Ended.cause", 14, ENDED),
     ("Ended.cause", True, ENDED),
     ("Started.load", [], STARTED),
     ("Started.load", 0, STARTED),
@@ -245,6 +266,19 @@ def test_missing_fields(message: Any) -> None:
             RemoteViolation, match=rf"^{type(message).__name__}\.{message._fields[length - 1]}: missing"
         ):
             decode_frame(msgpack.packb([raw[:length]]), DEFAULT_LIMITS)
+
+
+def test_a_submit_of_a_speaker_that_knows_no_streams_has_no_window() -> None:
+    raw = msgpack.unpackb(encode_message(SUBMIT._replace(window=WINDOW)))
+    assert decode_frame(msgpack.packb([raw]), DEFAULT_LIMITS) == [SUBMIT._replace(window=WINDOW)]
+    assert decode_frame(msgpack.packb([raw[:-1]]), DEFAULT_LIMITS) == [SUBMIT]
+
+
+def test_a_method_of_a_speaker_that_knows_no_streams_is_none() -> None:
+    raw = msgpack.unpackb(encode_message(methods(1)))
+    row = raw[4][0]
+    raw[4] = [row[:-1]]
+    assert decode_frame(msgpack.packb([raw]), DEFAULT_LIMITS) == [methods(1)]
 
 
 def test_a_welcome_of_a_speaker_that_knows_no_zones_has_none() -> None:

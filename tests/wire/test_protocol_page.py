@@ -20,11 +20,13 @@ from tests.wire.test_fields import (
     ENDED,
     FAILED,
     HELLO,
+    ITEM,
     LOAD,
     RESULT,
     STARTED,
     SUBMIT,
     TIED,
+    WINDOW,
     metadata,
     methods,
     peers,
@@ -40,7 +42,7 @@ from tiedreq.wire.fields import END_STATES, WIRE_CAUSES
 from tiedreq.wire.layout import LAYOUTS
 from tiedreq.wire.limits import DEFAULT_LIMITS
 
-TIE = tie(3, 1)._replace(key="k", metadata=metadata(2).metadata)
+TIE = tie(3, 1)._replace(key="k", metadata=metadata(2).metadata, window=WINDOW)
 LINK = (
     HELLO,
     m.Proof(b""),
@@ -50,7 +52,7 @@ LINK = (
     m.Heartbeat(1),
     m.HeartbeatEcho(1),
 )
-CALLER = (SUBMIT, TIE, m.Cancel(TIED), RESULT, FAILED, ENDED, peers(2))
+CALLER = (SUBMIT, TIE, m.Cancel(TIED), RESULT, FAILED, ENDED, peers(2), ITEM, m.Credit(TIED, 1, 1))
 FULL = (*LINK, m.Unsupported(1), m.Draining(), *CALLER, STARTED, STARTED._replace(load=LOAD), m.Next(TIED, 1.0))
 """A message of every type, with something in every field."""
 

@@ -29,6 +29,7 @@ from tiedreq.core.events import (
     CopyUnsent,
     FailureReceived,
     ItemReceived,
+    ItemRefused,
     ItemTaken,
     LinkLost,
     ReplicaAvailable,
@@ -181,7 +182,7 @@ class CallCore(CallCopies):
             return
         self._mark(sent, CopyState.FAILED, Cause.NONE, now, event.service_time, final=not event.retryable)
         if not event.retryable:
-            self._complete(_failed(event), now)
+            self._complete(failure_outcome(event), now)
             return
         if self._failure is None:
             self._failure = event
@@ -306,7 +307,7 @@ class CallCore(CallCopies):
     def _give_up(self, now: float) -> None:
         """No round is left. The rule: a handler's first failure, else a refusal, else what became of the last copy."""
         if self._failure is not None:
-            self._complete(_failed(self._failure), now)
+            self._complete(failure_outcome(self._failure), now)
             return
         ended = [sent for sent in self.copies.values() if not sent.alive]
         for state, kind in ((CopyState.REFUSED, OutcomeKind.OVERLOADED), (CopyState.EXPIRED, OutcomeKind.DEADLINE)):
@@ -337,6 +338,9 @@ class CallCore(CallCopies):
         """Only a stream has items: see ``core.stream_call``."""
         raise RemoteViolation(f"item: the answer to {event.copy} is no stream")
 
+    def _item_refused(self, event: ItemRefused, now: float) -> None:
+        """Only a stream has items."""
+
     def _item_taken(self, event: ItemTaken, now: float) -> None:
         """Only a stream has items."""
 
@@ -344,7 +348,8 @@ class CallCore(CallCopies):
         self._complete(Outcome(OutcomeKind.CANCELLED), now)
 
 
-def _failed(event: FailureReceived) -> Outcome:
+def failure_outcome(event: FailureReceived) -> Outcome:
+    """The outcome of a call that a handler's failure ends."""
     return Outcome(OutcomeKind.FAILED, event.copy, code=event.code, message=event.message, details=event.details)
 
 
@@ -353,6 +358,7 @@ _STEP_NAMES = {
     CopyStarted: "_copy_started",
     ResultReceived: "_result_received",
     ItemReceived: "_item_received",
+    ItemRefused: "_item_refused",
     ItemTaken: "_item_taken",
     FailureReceived: "_failure_received",
     CopyEnded: "_copy_ended",

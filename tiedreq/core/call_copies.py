@@ -23,7 +23,7 @@ NEVER = float("inf")
 RETARGET_MIN = 0.001
 """Seconds after which a backup that found no replica looks again, at least."""
 
-_ENDING = {
+ENDING = {
     OutcomeKind.ANSWERED: CallTrigger.ANSWERED,
     OutcomeKind.DEADLINE: CallTrigger.DEADLINE_PASSED,
     OutcomeKind.CANCELLED: CallTrigger.CANCELLED,
@@ -34,6 +34,7 @@ _ENDING = {
     OutcomeKind.UNAVAILABLE: CallTrigger.ROUNDS_SPENT,
     OutcomeKind.INTERRUPTED: CallTrigger.BROKE_OFF,
 }
+"""What each outcome is to the state of a call."""
 
 
 _NO_ACCOUNT = CallAccount(None, "", None, 0.0, True)
@@ -292,7 +293,7 @@ class CallCopies:
         return None
 
     def _complete(self, outcome: Outcome, now: float) -> None:
-        self.state = CALL_TABLE.next(self.state, _ENDING[outcome.kind])
+        self.state = CALL_TABLE.next(self.state, ENDING[outcome.kind])
         self._unsent.clear()
         policy, answered = self.request.policy, outcome.kind == OutcomeKind.ANSWERED
         cancelled = not (answered and isinstance(policy, Hedged) and not policy.cancel_losers)

@@ -29,6 +29,18 @@ class StopWork(NamedTuple):
     cause: Cause
 
 
+class PauseWork(NamedTuple):
+    """Ask the handler of this stream for no further item until ``ResumeWork``: its caller has granted no more."""
+
+    copy: CopyId
+
+
+class ResumeWork(NamedTuple):
+    """Go on with a paused stream."""
+
+    copy: CopyId
+
+
 class SendPeer(NamedTuple):
     """Put a notice into the outbox of this mesh link. It is lost with the link."""
 
@@ -61,6 +73,21 @@ class CancelCopy(NamedTuple):
     copy: CopyId
 
 
+class GrantCredit(NamedTuple):
+    """Tell a replica how much of its stream it may send in all: see ``messages.Credit``."""
+
+    link: int
+    copy: CopyId
+    items: int
+    bytes: int
+
+
+class DeliverItems(NamedTuple):
+    """Hand all that is kept of this copy's items to the user, in order. What is kept of other copies can go."""
+
+    copy: CopyId
+
+
 class OutcomeKind(IntEnum):
     """How a call ends."""
 
@@ -72,6 +99,7 @@ class OutcomeKind(IntEnum):
     UNKNOWN = 5  # lost while a call that may not run twice was under way
     REJECTED = 6  # refused for good: unknown method, not idempotent
     CANCELLED = 7  # by the user
+    INTERRUPTED = 8  # a stream broke off after the race was decided
 
 
 class Outcome(NamedTuple):
@@ -92,5 +120,5 @@ class CompleteCall(NamedTuple):
     outcome: Outcome
 
 
-ReplicaCommand = StartWork | StopWork | SendPeer | SendCaller | FinishDrain
-CallCommand = SendCopy | CancelCopy | CompleteCall
+ReplicaCommand = StartWork | StopWork | PauseWork | ResumeWork | SendPeer | SendCaller | FinishDrain
+CallCommand = SendCopy | CancelCopy | GrantCredit | DeliverItems | CompleteCall

@@ -20,7 +20,7 @@ from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import CancelMarkers, MarkerBook, ParkedClaims, Tombstone, Tombstones
 from tiedreq.core.messages import Ended, Message, Report, Started, Submit
 from tiedreq.core.replica_stats import ReplicaStats
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyState, Identity, Load, MethodInfo
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyState, Identity, Load, MethodInfo, Window
 from tiedreq.core.workqueue import WorkQueue
 
 DRAIN_HINT = 1.0
@@ -38,10 +38,32 @@ class HeldMethod(NamedTuple):
     slots: int | None
 
 
+class HeldStream:
+    """What has left of a stream, and what may. ``committed``: it has sent content, and no notice ends it any more."""
+
+    __slots__ = ("bytes", "bytes_granted", "committed", "items", "items_granted", "judged", "paused")
+
+    def __init__(self, window: Window) -> None:
+        self.items = self.bytes = 0
+        self.items_granted, self.bytes_granted, self.judged = window
+        self.committed = False
+        self.paused = False
+
+    @property
+    def may_send(self) -> bool:
+        """True while the caller has granted another item."""
+        return self.items < self.items_granted and self.bytes < self.bytes_granted
+
+    def snapshot(self) -> tuple[object, ...]:
+        """What the stream's future depends on, as plain values."""
+        return (self.items, self.bytes, self.items_granted, self.bytes_granted, self.committed, self.paused)
+
+
 class HeldCopy:
     """A copy that this replica holds: waiting, running, or stopped with its handler not yet ended.
 
     ``tied`` is True when partners know of the copy; ``tie``, a ``TieId`` as a plain tuple, means nothing otherwise.
+    ``stream`` is None unless its answer is a stream.
     """
 
     __slots__ = (
@@ -57,6 +79,7 @@ class HeldCopy:
         "started_at",
         "state",
         "stoppable",
+        "stream",
         "submit",
         "tie",
         "tied",
@@ -80,6 +103,7 @@ class HeldCopy:
         self.granted = False
         self.waiting = False
         self.cause = Cause.NONE
+        self.stream = None if submit.window is None else HeldStream(submit.window)
 
     def snapshot(self) -> tuple[object, ...]:
         """What the copy's future depends on, as plain values."""
@@ -94,6 +118,7 @@ class HeldCopy:
             self.rivals,
             self.granted,
             self.submit.partners,
+            None if self.stream is None else self.stream.snapshot(),
         )
 
 

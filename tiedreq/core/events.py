@@ -114,6 +114,23 @@ class WorkFinished(NamedTuple):
     outcome: Answer | Fault | None
 
 
+class ItemProduced(NamedTuple):
+    """The handler of a stream has an item. ``content`` as the usual rule has it."""
+
+    copy: CopyId
+    payload: bytes
+    content: bool
+
+
+class CreditReceived(NamedTuple):
+    """A caller grants a stream more: see ``messages.Credit``."""
+
+    link: int
+    copy: CopyId
+    items: int
+    bytes: int
+
+
 class StopEnabled(NamedTuple):
     """A handler in a thread has said how it can be stopped."""
 
@@ -164,6 +181,34 @@ class ResultReceived(NamedTuple):
     acceptable: bool
     service_time: float = 0.0
     queue_wait: float = 0.0
+
+
+class ItemReceived(NamedTuple):
+    """A replica sent an item of ``size`` bytes. ``content`` is the verdict of the caller's rule."""
+
+    link: int
+    copy: CopyId
+    number: int
+    size: int
+    content: bool
+    service_time: float = 0.0
+    queue_wait: float = 0.0
+
+
+class ItemRefused(NamedTuple):
+    """A replica sent an item that can't be used here, and why: its stream is of no use any more."""
+
+    link: int
+    copy: CopyId
+    code: str
+    message: str
+    service_time: float = 0.0
+
+
+class ItemTaken(NamedTuple):
+    """The user has taken the next item, of ``size`` bytes."""
+
+    size: int
 
 
 class FailureReceived(NamedTuple):
@@ -227,6 +272,8 @@ ReplicaEvent = (
     | ClaimGranted
     | ClaimDenied
     | WorkFinished
+    | ItemProduced
+    | CreditReceived
     | StopEnabled
     | DrainRequested
     | PushbackRequested
@@ -239,6 +286,9 @@ CallEvent = (
     CallRequested
     | CopyStarted
     | ResultReceived
+    | ItemReceived
+    | ItemRefused
+    | ItemTaken
     | FailureReceived
     | CopyEnded
     | CopyUnsent

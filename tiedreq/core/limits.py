@@ -80,13 +80,16 @@ class ClientLimits:
     """Limits of one client.
 
     ``calls_in_flight_max`` calls are open at once; one more is refused with ``Overloaded``. ``rounds_max`` bounds
-    how often one call fails over. ``lessons_max`` methods are learned of, each with its own budget. The rest as in
-    ``ReplicaLimits``.
+    how often one call fails over. ``lessons_max`` methods are learned of, each with its own budget. Of a stream at most
+    ``stream_items_max`` items, and ``stream_bytes_max`` bytes and one item more, are on their way or wait for the user.
+    The rest as in ``ReplicaLimits``.
     """
 
     calls_in_flight_max: int = 10_000
     rounds_max: int = 5
     lessons_max: int = 256
+    stream_items_max: int = 64
+    stream_bytes_max: int = 1024 * 1024
     replicas_max: int = 1_024
     payload_bytes_max: int = 32 * 1024 * 1024
     outbox_messages_max: int = 20_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo
+from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo, Window
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -98,7 +98,7 @@ class Submit(NamedTuple):
 
     ``partners`` lists the replica of every rank of the tie, this one included; empty for an untied copy.
     ``remaining`` is the time left until the call's deadline. ``layered`` says that a layer above already ties or
-    hedges. ``key`` is the caller's idempotency key, or None.
+    hedges. ``key`` is the caller's idempotency key, or None. ``window``, for a stream only, is its initial credit.
     """
 
     copy: CopyId
@@ -112,6 +112,7 @@ class Submit(NamedTuple):
     layered: bool
     key: str | None
     metadata: tuple[tuple[str, str], ...]
+    window: Window | None = None
 
 
 class Cancel(NamedTuple):
@@ -176,8 +177,34 @@ class Status(NamedTuple):
     payload: bytes
 
 
+class Item(NamedTuple):
+    """An item of a stream, the ``number``-th from 0; they leave in order.
+
+    ``service_time`` is how long its handler had run by then, ``queue_wait`` how long the copy had waited before.
+    ``load`` comes with the item that commits the replica to the stream.
+    """
+
+    copy: CopyId
+    number: int
+    payload: bytes
+    service_time: float
+    queue_wait: float
+    load: Load | None
+
+
+class Credit(NamedTuple):
+    """From a caller: its stream may be sent until so many items, and so many bytes of payloads, have left in all."""
+
+    copy: CopyId
+    items: int
+    bytes: int
+
+
 class Result(NamedTuple):
-    """The handler returned. ``service_time`` and ``queue_wait`` as the replica measured them."""
+    """The handler returned. ``service_time`` and ``queue_wait`` as the replica measured them.
+
+    Of a stream it is the end, and ``payload`` is the number of its items.
+    """
 
     copy: CopyId
     payload: bytes
@@ -233,6 +260,8 @@ Message = (
     | Denied
     | Inquiry
     | Status
+    | Item
+    | Credit
     | Result
     | Failed
     | Ended

@@ -27,9 +27,11 @@ from tiedreq.core.events import (
     CancelReceived,
     ClaimDenied,
     ClaimGranted,
+    CreditReceived,
     DrainRequested,
     Fault,
     InputSettled,
+    ItemProduced,
     NoticeLatencyMeasured,
     PeerClaimed,
     PeerConnected,
@@ -43,16 +45,16 @@ from tiedreq.core.events import (
     TimePassed,
     WorkFinished,
 )
-from tiedreq.core.exclusive import ExclusiveRules
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import MarkerKind
 from tiedreq.core.messages import Draining, Failed, Message, Next, Result, Started, Submit
+from tiedreq.core.streams import StreamRules
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState, Identity
 
 __all__ = ["HeldCopy", "HeldMethod", "ReplicaCore"]
 
 
-class ReplicaCore(ExclusiveRules):
+class ReplicaCore(StreamRules):
     """The decisions of one replica. ``step`` takes an event and returns what the driver has to do."""
 
     def __init__(
@@ -73,6 +75,8 @@ class ReplicaCore(ExclusiveRules):
             ClaimGranted: self._claim_granted,
             ClaimDenied: self._claim_denied,
             WorkFinished: self._work_finished,
+            ItemProduced: self._item_produced,
+            CreditReceived: self._credit_received,
             InputSettled: self._input_settled,
             TimePassed: self._time_passed,
             StopEnabled: self._stop_enabled,
@@ -170,6 +174,8 @@ class ReplicaCore(ExclusiveRules):
             return CopyTrigger.CALLER_CANCELLED, Cause.CALLER
         if method is None:
             return CopyTrigger.REFUSAL, Cause.UNKNOWN_METHOD
+        if method.info.stream != (held.stream is not None):
+            return CopyTrigger.REFUSAL, Cause.WRONG_KIND
         if not method.info.idempotent and (held.tied or submit.kind == CopyKind.BACKUP):
             return CopyTrigger.REFUSAL, Cause.NOT_IDEMPOTENT
         if held.tied and (held.tie in self._ties or self._tombstones.get(submit.copy) is not None):
@@ -304,7 +310,9 @@ class ReplicaCore(ExclusiveRules):
 
     def _yield_to_rivals(self, held: HeldCopy, now: float) -> None:
         """Stop for a copy of lower rank that is known to run, unless this one can't be stopped or never yields."""
-        if held.rivals and held.stoppable and held.submit.yield_ and not held.submit.exclusive:
+        if not held.rivals or not held.stoppable or not held.submit.yield_ or held.submit.exclusive:
+            return
+        if not self._committed(held):
             self._end(held, CopyTrigger.PARTNER_STARTED, Cause.STARTED, now)
 
     def _peer_next(self, event: PeerNext, now: float) -> None:

@@ -17,7 +17,7 @@ class ReplicaStats:
     peers; ``late_notices`` of them met a copy that had started; ``notices_unsent`` had no link; ``stale_notices``
     came over an old link or from a replica that is not the partner. ``double_starts`` are counted where they are
     decided: at the copy of higher rank. Seconds are summed over executions; ``wasted_seconds`` is the part whose
-    result was not used.
+    result was not used. ``items`` of streams were sent; ``items_wasted`` were produced for a copy that had ended.
     """
 
     submitted: int = 0
@@ -30,6 +30,8 @@ class ReplicaStats:
     notices_unsent: int = 0
     stale_notices: int = 0
     double_starts: int = 0
+    items: int = 0
+    items_wasted: int = 0
     busy_seconds: float = 0.0
     wasted_seconds: float = 0.0
     queue_wait_seconds: float = 0.0

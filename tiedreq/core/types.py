@@ -136,6 +136,7 @@ class Cause(IntEnum):
     DUPLICATE = 10  # the replica already holds a copy of this tie, or has seen this very copy
     GRANTED = 11  # (exclusive ties) the arbiter let another copy start
     ARBITER_LOST = 12  # (exclusive ties) whether the arbiter's copy started can't be known
+    WRONG_KIND = 13  # a stream asked for as a call, or a call as a stream
     LINK_LOST = 20  # (client side) the link to the replica is gone
     UNSENT = 21  # (client side) the outbox was full, nothing left
 
@@ -147,7 +148,7 @@ class Cause(IntEnum):
     @property
     def retryable(self) -> bool:
         """True when another replica may do what this one would not."""
-        return self not in (Cause.UNKNOWN_METHOD, Cause.NOT_IDEMPOTENT)
+        return self not in (Cause.UNKNOWN_METHOD, Cause.NOT_IDEMPOTENT, Cause.WRONG_KIND)
 
 
 class Load(NamedTuple):
@@ -167,10 +168,24 @@ class Load(NamedTuple):
 class MethodInfo(NamedTuple):
     """A row of a replica's method table.
 
-    ``stoppable`` is False for handlers that run in threads: they hold their slot until they return.
+    ``stoppable`` is False for handlers that run in threads: they hold their slot until they return. ``stream``: it
+    answers with items, one after another.
     """
 
     name: str
     idempotent: bool
     stoppable: bool
     timeout_max: float
+    stream: bool = False
+
+
+class Window(NamedTuple):
+    """How a caller wants a stream: what may be sent before it grants more, in items and in bytes of their payloads.
+
+    An item may be sent while both are above 0, so that the last one may exceed ``bytes``. ``judged``: the caller has a
+    rule of its own for what is content, which the replica does not know.
+    """
+
+    items: int
+    bytes: int
+    judged: bool

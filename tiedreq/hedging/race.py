@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from tiedreq.core.call import CallCore, CallRequest
-from tiedreq.core.commands import CallCommand, CancelCopy, Outcome, OutcomeKind, SendCopy
+from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, OutcomeKind, SendCopy
 from tiedreq.core.events import (
     CallerCancelled,
     CallEvent,
@@ -249,7 +249,7 @@ class Race:
             flight = self.flights.get(command.copy)
             if flight is not None:
                 self._stop(flight, now)
-        else:
+        elif isinstance(command, CompleteCall):
             self._complete(command.outcome, now)
         return None
 

@@ -57,6 +57,13 @@ def check_accept(accept: Accept | None) -> Accept | None:
     return accept
 
 
+def check_content(content: Accept | None) -> Accept | None:
+    """A function that says at once whether an item is content, or None."""
+    if content is not None and (not callable(content) or inspect.iscoroutinefunction(content)):
+        raise BadOption(f"content: {content!r} is not a plain function of an item")
+    return content
+
+
 def check_handler(handler: Callable[..., Any]) -> str:
     """The name of the method that ``bind(handler)`` calls."""
     name = getattr(handler, "__name__", None)

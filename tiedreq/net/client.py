@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 from collections.abc import Callable
-from random import Random
+from functools import partial
 from typing import Any
 
 import trio
 
-from tiedreq.core.call import CallCore, CallRequest
+from tiedreq.core.call import CallCore
 from tiedreq.core.call_stats import CallStats
-from tiedreq.core.checks import check_number
-from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, OutcomeKind, SendCopy
-from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.commands import (
+    CallCommand,
+    CancelCopy,
+    CompleteCall,
+    DeliverItems,
+    GrantCredit,
+    OutcomeKind,
+    SendCopy,
+)
+from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.events import (
     CallerCancelled,
     CallEvent,
@@ -28,34 +34,46 @@ from tiedreq.core.events import (
     CopyStarted,
     CopyUnsent,
     FailureReceived,
+    ItemTaken,
     LinkLost,
     ReplicaAvailable,
-    ResultReceived,
     TimePassed,
 )
 from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.link_table import LinkState
-from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Message, Report, Result, Started, Status
-from tiedreq.core.picker import ReplicaTable, ReplicaView
-from tiedreq.core.policy import Auto, Hedged, Plain, Policy, Tied, check_policy
-from tiedreq.core.types import CallId, CopyId, Identity, MethodInfo
-from tiedreq.errors import ConnectError, Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
-from tiedreq.net.arguments import Accept, check_accept, check_handler, check_key, check_metadata
+from tiedreq.core.messages import (
+    Cancel,
+    Credit,
+    Draining,
+    Ended,
+    Failed,
+    Item,
+    Message,
+    Report,
+    Result,
+    Started,
+    Status,
+)
+from tiedreq.core.picker import ReplicaView
+from tiedreq.core.policy import Hedged, Policy, Tied
+from tiedreq.core.stream_call import StreamCore
+from tiedreq.core.types import CopyId, Identity, Window
+from tiedreq.errors import ConnectError
+from tiedreq.net.arguments import Accept, check_accept, check_content, check_handler, check_key, check_metadata
 from tiedreq.net.bell import Bell
-from tiedreq.net.current import current_execution
 from tiedreq.net.inquiries import Inquiries
 from tiedreq.net.link import Link
-from tiedreq.net.link_owner import LinkDown, LinkOwner, LinkUp
-from tiedreq.net.opencall import Answered, OpenCall
+from tiedreq.net.link_owner import LinkDown, LinkUp
+from tiedreq.net.opencall import OpenCall
+from tiedreq.net.preparing import Preparing
+from tiedreq.net.stream import OpenStream, Stream
 from tiedreq.net.timers import Timers
 from tiedreq.observe.client import HEAVY_BYTES, ClientObserver, ClientTracer
 from tiedreq.reply import Reply
 from tiedreq.wire.limits import WireLimits
-from tiedreq.wire.payload import decode_payload, encode_payload
 
-TIMEOUT_MAX = 86_400.0
 METHODS_MAX = 4096
 CLOSE_SECONDS = 1.0
 VIEW_FIELDS = "draining queued free sent outstanding on_probation round_trip".split()
@@ -64,7 +82,7 @@ _TIED, _HEDGED = Tied(), Hedged()
 logger = logging.getLogger("tiedreq.client")
 
 
-class Client(LinkOwner):
+class Client(Preparing):
     """Calls methods of a replicated service. Made by ``tiedreq.connect()``.
 
     Safe to use from any number of Trio tasks at once.
@@ -78,23 +96,12 @@ class Client(LinkOwner):
         wire_limits: WireLimits,
         picker: str = "adaptive",
     ) -> None:
-        self.limits = limits
-        self.policy = check_policy(policy)
-        self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
-        self.nonce = secrets.randbits(64)
-        self._wire_limits = wire_limits
-        self._replicas = ReplicaTable(Random(secrets.randbits(64)), picker)
+        super().__init__(policy, timeout, limits, wire_limits, picker)
         self._learning = LearningBook(limits.lessons_max)
         self._links: dict[int, Link] = {}
-        self._calls: dict[int, OpenCall] = {}
-        self._number = 0
         self._stats = CallStats()
         self._timers = Timers(self._calls, self._due)
-        self._met_methods: dict[str, MethodInfo] = {}
-        self._infos: dict[str, MethodInfo] = {}  # what the replicas of now agree on, as far as it was asked for
-        self._payload_bytes_max = limits.payload_bytes_max
         self._inquiries = Inquiries(wire_limits)
-        self._closed = False
         self.members: Callable[[], list[dict[str, Any]]] = list
         """What is known of the members of the cluster and of the links to them; ``connect()`` sets it."""
         self.observer: ClientObserver | None = None
@@ -185,91 +192,78 @@ class Client(LinkOwner):
             request, self._replicas, self._stats, rounds_max=self.limits.rounds_max, learning=self._learning
         )
         call = OpenCall(core, check_accept(accept), began, seconds, surrounding, self._wire_limits)
-        self._calls[request.id.number] = call
-        if self.tracer is not None:
-            self.tracer.call_begins(call)
-        self._step(call, CallRequested(), began)
+        self._open(call)
         return call
 
-    def _prepare(
+    def _open(self, call: OpenCall) -> None:
+        self._calls[call.core.request.id.number] = call
+        if self.tracer is not None:
+            self.tracer.call_begins(call)
+        self._step(call, CallRequested(), call.began)
+
+    # ---- streams ----------------------------------------------------------------------------------------------
+
+    def stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """A stream of items, with the client's policy: ``async with client.stream(…) as stream: async for …``.
+
+        The options are those of ``request`` without ``accept``; ``timeout`` is for the whole stream. The first item
+        with content decides the race: every item but None and empty texts, bytes, lists and dicts, or what
+        ``content(item)`` says. ``Stream`` tells the rest. A loser is always cancelled, whatever the policy says.
+        """
+        return self._stream(method, args, options)
+
+    def tied_stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """As ``stream``, with ``Tied()`` unless ``policy=`` says otherwise."""
+        if options.get("policy") is None:
+            options["policy"] = _TIED
+        return self._stream(method, args, options)
+
+    def hedged_stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """As ``stream``, with ``Hedged()`` unless ``policy=`` says otherwise."""
+        if options.get("policy") is None:
+            options["policy"] = _HEDGED
+        return self._stream(method, args, options)
+
+    def _stream(self, method: str, args: Any, options: dict[str, Any]) -> Stream:
+        return Stream(partial(self.open_stream, method, args, **options), self.cancel, self.took)
+
+    def open_stream(
         self,
         method: str,
-        args: Any,
-        timeout: float | None,
-        key: str | None,
-        policy: Policy | None,
-        metadata: tuple[tuple[str, str], ...],
-        now: float,
-    ) -> tuple[CallRequest, float, bool]:
-        """Check everything that can be checked before a byte is sent.
-
-        Returns the request, the seconds it has, and whether a surrounding scope set that limit.
-        """
-        if self._closed:
-            raise BadOption("client: it is closed")
-        info = self._infos.get(method) if type(method) is str else None
-        if info is None:
-            info = self._known_method(method)
-        chosen = self._choose_policy(policy)
-        if not info.idempotent and policy is not None and not isinstance(policy, Plain | Auto):
-            raise UnsafeToDuplicate(
-                f"{method!r} is not declared idempotent. Declare @service.method(idempotent=True) if running twice is "
-                "harmless, or use client.call(). Nothing was sent."
-            )
-        seconds = self.timeout if timeout is None else check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
-        own, scope = now + min(seconds, info.timeout_max), trio.current_effective_deadline()
-        deadline = min(own, scope)
-        payload = self._encode(args)
-        if len(self._calls) >= self.limits.calls_in_flight_max:
-            raise Overloaded(
-                f"{len(self._calls)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
-                retry_after=0.0,
-            )
-        self._number += 1
-        above = current_execution.get()
-        request = CallRequest(
-            id=CallId(self.nonce, self._number),
-            method=method,
-            idempotent=info.idempotent,
-            payload=payload,
-            policy=chosen,
-            deadline=deadline,
-            key=key,
-            layered=(above is not None and above.layered) or not isinstance(chosen, Plain),
-            metadata=metadata,
-            stoppable=info.stoppable,
+        args: Any = None,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        policy: Policy | None = None,
+        metadata: dict[str, str] | None = None,
+        content: Accept | None = None,
+    ) -> OpenStream:
+        """Begin a stream, for ``Stream``. Raises what ``request`` raises before anything is sent."""
+        began, limits = trio.current_time(), self.limits
+        window = Window(limits.stream_items_max, limits.stream_bytes_max, check_content(content) is not None)
+        request, seconds, surrounding = self._prepare(
+            method, args, timeout, check_key(key), policy, check_metadata(metadata), began, window
         )
-        return request, deadline - now, scope < own
+        core = StreamCore(request, self._replicas, self._stats, rounds_max=limits.rounds_max, learning=self._learning)
+        call = OpenStream(core, content, began, seconds, surrounding, self._wire_limits)
+        self._open(call)
+        return call
 
-    def _choose_policy(self, policy: Policy | None) -> Policy:
-        """The policy of a call. Inside a handler the default is ``Plain``: one layer hedges."""
-        if policy is not None:
-            return check_policy(policy)
-        return Plain() if current_execution.get() is not None else self.policy
+    def took(self, call: OpenStream, event: ItemTaken) -> None:
+        """The user has taken an item."""
+        self._step(call, event, trio.current_time())
 
-    def _known_method(self, method: object) -> MethodInfo:
-        if not isinstance(method, str):
-            raise BadOption(f"method: {method!r} is not a text")
-        info = self._replicas.method(method)
-        if info is not None:
-            self._infos[method] = info
-            return info
-        info = self._met_methods.get(method)
-        if info is None:
-            known = ", ".join(sorted(self._met_methods)) or "none"
-            raise UnknownMethod(f"no replica serves {method!r}. Methods: {known}. Nothing was sent.")
-        return info
-
-    def _encode(self, args: Any) -> bytes:
-        payload = encode_payload(args, self._wire_limits, what="args")
-        limit = self._payload_bytes_max
-        if len(payload) > limit:
-            raise TooLarge(
-                f"args: {len(payload)} bytes when encoded, over the limit of {limit}. Nothing was sent.",
-                limit=limit,
-                field="args",
-            )
-        return payload
+    def _item(self, link: Link, call: OpenCall, item: Item, now: float) -> None:
+        try:
+            if not isinstance(call, OpenStream):
+                raise RemoteViolation(f"item: the answer to {item.copy} is no stream")
+            event = call.event(link.id, item)
+            if event is not None:
+                self._step(call, event, now)
+            elif call.error is not None:
+                self._step(call, CallerCancelled(), now)
+        except RemoteViolation as violation:
+            link.drop("protocol", str(violation))
 
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``bound(args=None, **options)`` that calls the method named like ``handler``."""
@@ -352,6 +346,13 @@ class Client(LinkOwner):
                 if len(call.core.request.payload) > HEAVY_BYTES:
                     self.observer.due = 0
             call.complete(command.outcome)
+        elif type(command) is DeliverItems:
+            assert isinstance(call, OpenStream)
+            call.deliver(command.copy, now)
+        elif type(command) is GrantCredit:
+            link = self._links.get(command.link)
+            if link is not None:
+                link.send(Credit(command.copy, command.items, command.bytes))
         elif type(command) is CancelCopy:
             link, view = self._links.get(command.link), self._replicas.get(command.link)
             if link is not None and view is not None:
@@ -453,12 +454,16 @@ class Client(LinkOwner):
         calls, nonce = self._calls, self.nonce
         for message in messages:
             kind = type(message)
-            if kind is Result or kind is Started or kind is Ended or kind is Failed:
+            if kind is Result or kind is Started or kind is Ended or kind is Failed or kind is Item:
                 if message.load is not None:  # type: ignore[union-attr]
                     view.take_load(message.load, now)  # type: ignore[union-attr]
                 copy: CopyId = message.copy  # type: ignore[union-attr]
                 call = calls.get(copy.number)
-                if call is not None and copy.client == nonce:
+                if call is None or copy.client != nonce:
+                    continue
+                if kind is Item:
+                    self._item(link, call, message, now)  # type: ignore[arg-type]
+                else:
                     self._copy_news(call, link_id, message, now)  # type: ignore[arg-type]
             elif isinstance(message, Draining):
                 view.draining = True
@@ -472,7 +477,9 @@ class Client(LinkOwner):
     def _copy_news(self, call: OpenCall, link: int, message: Started | Result | Failed | Ended, now: float) -> None:
         copy = message.copy
         if type(message) is Result:
-            self._answer(call, link, message, now)
+            if len(message.payload) > HEAVY_BYTES and self.observer is not None:
+                self.observer.due = 0
+            self._step(call, call.answer(link, message), now)
         elif type(message) is Started:
             self._step(call, CopyStarted(link, copy), now)
         elif type(message) is Failed:
@@ -482,29 +489,3 @@ class Client(LinkOwner):
             assert type(message) is Ended
             state, cause, hint = message.state, message.cause, message.retry_after
             self._step(call, CopyEnded(link, copy, state, cause, hint, message.service_time), now)
-
-    def _answer(self, call: OpenCall, link: int, message: Result, now: float) -> None:
-        copy: CopyId = message.copy
-        size, limit = len(message.payload), self._wire_limits.payload_bytes_max
-        if size > limit:
-            text = f"the answer has {size} bytes, over the client's payload_bytes_max of {limit}"
-            self._step(call, FailureReceived(link, copy, "too_large", text, b"", False), now)
-            return
-        try:
-            value = decode_payload(message.payload, self._wire_limits)
-        except RemoteViolation as error:
-            text = f"the answer can't be decoded: {error}"
-            self._step(call, FailureReceived(link, copy, "bad_payload", text, b"", False), now)
-            return
-        if size > HEAVY_BYTES and self.observer is not None:
-            self.observer.due = 0
-        acceptable = True
-        if call.accept is not None:
-            try:
-                acceptable = bool(call.accept(value))
-            except Exception as error:
-                call.error = error
-                self._step(call, CallerCancelled(), now)
-                return
-        call.answers[copy] = Answered(value, message.service_time, message.queue_wait)
-        self._step(call, ResultReceived(link, copy, acceptable, message.service_time, message.queue_wait), now)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import aclosing
 from contextvars import Context as ContextVariables
 from contextvars import copy_context
 from typing import Any
@@ -23,16 +24,18 @@ import trio
 
 from tiedreq.core.commands import StartWork, StopWork
 from tiedreq.core.errors import RemoteViolation
-from tiedreq.core.events import Answer, Fault, PushbackRequested, ReplicaEvent, StopEnabled, WorkFinished
+from tiedreq.core.events import Answer, Fault, ItemProduced, PushbackRequested, ReplicaEvent, StopEnabled, WorkFinished
 from tiedreq.core.messages import Submit
 from tiedreq.core.types import UNTIED, CopyId
 from tiedreq.net.bell import Bell
 from tiedreq.net.current import current_execution
 from tiedreq.net.edge import single_cause
+from tiedreq.net.link import Link
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.workers import Workers
 from tiedreq.observe.replica import ReplicaTracer
 from tiedreq.service import Context, Failure, Method, Service
+from tiedreq.wire.content import is_content
 from tiedreq.wire.fields import CONTROL
 from tiedreq.wire.limits import CODE_CHARS_MAX, FAILURE_CHARS_MAX, WireLimits
 from tiedreq.wire.payload import decode_payload, encode_payload
@@ -40,16 +43,32 @@ from tiedreq.wire.payload import decode_payload, encode_payload
 log = logging.getLogger("tiedreq.replica")
 
 _quiet = QuietLog(log)
+ANSWER_BYTES_BESIDE = 256
+"""More than the numbers of a Result, a Failed or an Item can come to, encoded."""
+CHUNKED_BYTES_MIN = 32 * 1024
+"""Smaller items never travel in chunks, with all that stands beside their payload."""
+_END = object()
 FAILED_TEXT = "the handler failed; see the replica's log"
 
 Feed = Callable[[ReplicaEvent], None]
-Room = Callable[[CopyId, int], Awaitable[object] | None]
+Way = Callable[[CopyId], Link | None]
 
 
 class _Execution:
     """A job of the workers: see ``net.workers.Job``."""
 
-    __slots__ = ("_executor", "_result", "context", "deadline", "method", "name", "scope", "stopped", "submit")
+    __slots__ = (
+        "_executor",
+        "_result",
+        "context",
+        "deadline",
+        "method",
+        "name",
+        "resumed",
+        "scope",
+        "stopped",
+        "submit",
+    )
 
     def __init__(self, executor: Executor, command: StartWork, method: Method, context: Context) -> None:
         self._executor = executor
@@ -61,6 +80,7 @@ class _Execution:
         self.context = context
         self.scope: trio.CancelScope | None = None
         self.stopped = False
+        self.resumed: trio.Event | None = None
 
     def begin(self) -> tuple[ContextVariables, Coroutine[Any, Any, Answer | Fault]] | None:
         """A handler that was stopped before it began does not begin."""
@@ -87,9 +107,9 @@ class _Execution:
 class Executor:
     """Runs the executions of one replica in ``nursery``.
 
-    ``feed`` takes events (synchronous, Trio's thread). ``room`` says how to wait until a result of so many bytes may go
-    to the caller of a copy, or None if it may at once: until then the result waits here, in its slot. ``bell`` and
-    ``settled`` as in ``net.workers``: input has come, and input has settled.
+    ``feed`` takes events (synchronous, Trio's thread). ``way`` is the link to the caller of a copy, if there still is
+    one: until it has room for a result or an item, that waits here, in its slot. ``bell`` and ``settled`` as in
+    ``net.workers``: input has come, and input has settled.
     """
 
     def __init__(
@@ -101,7 +121,7 @@ class Executor:
         state: Any,
         nursery: trio.Nursery,
         feed: Feed,
-        room: Room,
+        way: Way,
         limits: WireLimits,
         bell: Bell,
         settled: Callable[[], None],
@@ -111,7 +131,7 @@ class Executor:
         self._replica = replica
         self._state = state
         self._feed = feed
-        self.until_room = room
+        self._way = way
         self._limits = limits
         self._debug = debug
         self._quiet = QuietLog(log)
@@ -149,6 +169,19 @@ class Executor:
             execution.scope.cancel()
         _call_hooks(execution)
 
+    def pause(self, copy: CopyId) -> None:
+        """Ask a stream for nothing more until ``resume``."""
+        execution = self._executions.get(copy)
+        if execution is not None:
+            execution.resumed = trio.Event()
+
+    def resume(self, copy: CopyId) -> None:
+        """Go on with a paused stream."""
+        execution = self._executions.get(copy)
+        if execution is not None and execution.resumed is not None:
+            execution.resumed.set()
+            execution.resumed = None
+
     def ended(self, execution: _Execution, outcome: Answer | Fault | None) -> None:
         """An execution is over."""
         if outcome is None:
@@ -158,6 +191,13 @@ class Executor:
         if self.tracer is not None:
             self.tracer.execution_ends(copy, outcome)
         self._feed(WorkFinished(copy, outcome))
+
+    def until_room(self, copy: CopyId, size: int) -> Awaitable[object] | None:
+        """What an answer of ``size`` bytes has to wait for before it may go to its caller; None if it may now."""
+        link = self._way(copy)
+        if link is None or link.has_room(size, ANSWER_BYTES_BESIDE):
+            return None
+        return link.room(size, ANSWER_BYTES_BESIDE)
 
     def _context(self, submit: Submit, deadline: float) -> Context:
         copy = submit.copy
@@ -190,6 +230,8 @@ class Executor:
         except RemoteViolation as error:
             return Fault("bad_payload", str(error), b"", False)
         try:
+            if method.stream:
+                return await self._produce(execution, args)
             if method.run == "async":
                 value = await method.handler(context, args)
             else:
@@ -200,6 +242,32 @@ class Executor:
                 raise leaving from None
             return self._failed(execution, error)
         return self._answer(value, method)
+
+    async def _produce(self, execution: _Execution, args: Any) -> Answer | Fault:
+        """Hand a generator's values to the core one by one, no faster than its caller and the link take them."""
+        copy, method = execution.submit.copy, execution.method
+        number = 0
+        values = method.handler(execution.context, args)
+        if method.run == "thread":
+            values = in_thread(values, self._threads)
+        async with aclosing(values):
+            async for value in values:
+                item = self._answer(value, method)
+                if isinstance(item, Fault) or execution.stopped:
+                    return item
+                room = self.until_room(copy, len(item.payload))
+                if room is None:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await room
+                self._feed(ItemProduced(copy, item.payload, is_content(item.payload)))
+                number += 1
+                link = self._way(copy)
+                if link is not None and len(item.payload) >= CHUNKED_BYTES_MIN:
+                    await link.left(copy)  # later ones are small, perhaps, and would pass it
+                if execution.resumed is not None:
+                    await execution.resumed.wait()
+        return Answer(encode_payload(number))
 
     def _failed(self, execution: _Execution, error: BaseException) -> Fault:
         """What a handler raised, as its caller may know it. One that was told to stop may well raise."""
@@ -244,6 +312,16 @@ class Executor:
                 self._quiet.log("details", logging.ERROR, text, code, len(details))
                 details = b""
         return Fault(code, _words(failure.message)[:FAILURE_CHARS_MAX], details, failure.retryable is True)
+
+
+async def in_thread(generator: Generator[Any, Any, Any], limiter: trio.CapacityLimiter) -> AsyncGenerator[Any, None]:
+    """The values of a plain generator, each step of which runs in a worker thread."""
+    try:
+        while (value := await trio.to_thread.run_sync(next, generator, _END, limiter=limiter)) is not _END:
+            yield value
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(generator.close, limiter=limiter)
 
 
 def _leaving(error: BaseException) -> BaseException | None:

@@ -175,6 +175,10 @@ class Link:
         """True when ``room`` would not wait."""
         return self._outbox.has_room(size, spare)
 
+    async def left(self, copy: CopyId) -> None:
+        """Wait until no item of ``copy`` waits in a lane where smaller messages pass it, or the connection is over."""
+        await self._outbox.left(copy)
+
     async def flush(self, timeout: float) -> bool:
         """Wait until all that was sent is handed to the transport; False after ``timeout`` seconds or once lost."""
         with trio.move_on_after(timeout):

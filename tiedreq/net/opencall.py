@@ -9,7 +9,9 @@ import trio
 
 from tiedreq.core.call import CallCore, SentCopy
 from tiedreq.core.commands import Outcome, OutcomeKind
-from tiedreq.core.errors import RemoteViolation
+from tiedreq.core.errors import RemoteViolation, UsageError
+from tiedreq.core.events import CallerCancelled, CallEvent, FailureReceived, ResultReceived
+from tiedreq.core.messages import Result
 from tiedreq.core.types import UNTIED, Cause, CopyId
 from tiedreq.errors import (
     DeadlineExceeded,
@@ -90,6 +92,27 @@ class OpenCall:
             trio.lowlevel.reschedule(task)
         elif self.told is not None:
             self.told()
+
+    def answer(self, link: int, message: Result) -> CallEvent:
+        """A replica has answered: what to tell the core. ``accept`` is asked; if it raises, that is the call's end."""
+        copy: CopyId = message.copy
+        size, limit = len(message.payload), self._limits.payload_bytes_max
+        if size > limit:
+            text = f"the answer has {size} bytes, over the client's payload_bytes_max of {limit}"
+            return FailureReceived(link, copy, "too_large", text, b"", False)
+        try:
+            value = decode_payload(message.payload, self._limits)
+        except RemoteViolation as error:
+            return FailureReceived(link, copy, "bad_payload", f"the answer can't be decoded: {error}", b"", False)
+        acceptable = True
+        if self.accept is not None:
+            try:
+                acceptable = bool(self.accept(value))
+            except Exception as error:
+                self.error = error
+                return CallerCancelled()
+        self.answers[copy] = Answered(value, message.service_time, message.queue_wait)
+        return ResultReceived(link, copy, acceptable, message.service_time, message.queue_wait)
 
     async def wait(self, cancelled: Callable[[OpenCall], None]) -> Outcome:
         """Wait for the outcome. When the caller's scope is cancelled, ``cancelled`` is called at that very moment."""
@@ -188,6 +211,8 @@ class OpenCall:
                 return Unavailable(text, call_id=call_id, attempts=attempts)
             case OutcomeKind.REJECTED if outcome.cause == Cause.UNKNOWN_METHOD:
                 return UnknownMethod(f"{name}: the replica does not serve this method ({where})")
+            case OutcomeKind.REJECTED if outcome.cause == Cause.WRONG_KIND:
+                return UsageError(f"{name}: the replica says that it is a stream, or that it is none ({where})")
             case OutcomeKind.REJECTED:
                 return UnsafeToDuplicate(f"{name}: the replica says that it is not declared idempotent ({where})")
             case OutcomeKind.CANCELLED:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import trio
 
 from tiedreq.core.errors import BadOption
-from tiedreq.core.messages import Chunk, Goodbye, Message, Next, Started, Submit
+from tiedreq.core.messages import Chunk, Goodbye, Item, Message, Next, Started, Submit
 from tiedreq.core.types import CopyId
 from tiedreq.errors import TooLarge
 from tiedreq.net.bell import Bell
@@ -191,6 +191,12 @@ class Outbox:
     def has_room(self, size: int, spare: int = 0) -> bool:
         """True when ``room`` would not wait."""
         return self.closed or (self._roomy(size) and self._roomy(size + spare))
+
+    async def left(self, copy: CopyId) -> None:
+        """Wait until no item of ``copy`` is in the bulk lane, where small messages pass it, or nothing is written."""
+        await trio.lowlevel.checkpoint()
+        while any(type(one.message) is Item and one.message.copy == copy for one in (*self._bulk, *self._under_way)):
+            await self._written.park()
 
     def close(self) -> None:
         """Take nothing more; what waits in the link's lane may still leave, the rest is dropped."""

@@ -12,19 +12,29 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio
 
 from tiedreq.clusterfile import ReplicaAddress
-from tiedreq.core.commands import FinishDrain, ReplicaCommand, SendCaller, SendPeer, StartWork, StopWork
+from tiedreq.core.commands import (
+    FinishDrain,
+    PauseWork,
+    ReplicaCommand,
+    ResumeWork,
+    SendCaller,
+    SendPeer,
+    StartWork,
+    StopWork,
+)
 from tiedreq.core.errors import BadOption, RemoteViolation
 from tiedreq.core.events import (
     CallerConnected,
     CallerLost,
     CancelReceived,
+    CreditReceived,
     DrainRequested,
     InputSettled,
     NoticeLatencyMeasured,
@@ -40,6 +50,7 @@ from tiedreq.core.link_options import LinkSide, LinkTiming
 from tiedreq.core.link_rules import DRAINED
 from tiedreq.core.messages import (
     Cancel,
+    Credit,
     Failed,
     Hello,
     Inquiry,
@@ -75,8 +86,6 @@ log = logging.getLogger("tiedreq.replica")
 
 RECENT_SOJOURNS_MAX = 2048
 FLUSH_SECONDS = 1.0
-RESULT_BYTES_BESIDE = 256
-"""More than the numbers of a Result or a Failed can come to, encoded."""
 
 
 class ReplicaServer(LinkOwner):
@@ -146,7 +155,7 @@ class ReplicaServer(LinkOwner):
             state=state,
             nursery=nursery,
             feed=self._take,
-            room=self._room,
+            way=self._way,
             limits=self._wire,
             bell=self._settle_bell,
             settled=lambda: self.feed(InputSettled()),
@@ -198,6 +207,10 @@ class ReplicaServer(LinkOwner):
             self.executor.start(command)
         elif isinstance(command, StopWork):
             self.executor.stop(command)
+        elif isinstance(command, PauseWork):
+            self.executor.pause(command.copy)
+        elif isinstance(command, ResumeWork):
+            self.executor.resume(command.copy)
         elif isinstance(command, FinishDrain):
             self.finished.set()
 
@@ -229,13 +242,10 @@ class ReplicaServer(LinkOwner):
         if not self.core.settled:
             self._settle_bell.ring()
 
-    def _room(self, copy: CopyId, size: int) -> Awaitable[object] | None:
-        """What a result of ``size`` bytes has to wait for before it may go to its caller; None if it may now."""
+    def _way(self, copy: CopyId) -> Link | None:
+        """The link to the caller of a live copy."""
         link_id = self.core.caller_link(copy)
-        link = self.links.get(link_id) if link_id is not None else None
-        if link is None or link.has_room(size, RESULT_BYTES_BESIDE):
-            return None
-        return link.room(size, RESULT_BYTES_BESIDE)
+        return self.links.get(link_id) if link_id is not None else None
 
     # ---- links ------------------------------------------------------------------------------------------------
 
@@ -291,6 +301,8 @@ class ReplicaServer(LinkOwner):
                 if self.peers.on_use and message.partners:
                     self.peers.use(message.partners, message.remaining)
                 yield SubmitReceived(link_id, message)
+            elif type(message) is Credit:
+                yield CreditReceived(link_id, *message)
             elif type(message) is Cancel:
                 yield CancelReceived(link_id, message.copy)
             elif isinstance(message, Inquiry):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo
+from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo, Window
 from tiedreq.wire import limits as lim
 from tiedreq.wire.limits import WireLimits
 
@@ -148,6 +148,7 @@ def _parts(value: Any, count: int, what: str) -> tuple[Any, ...]:
 
 identifier = whole(0, lim.ID_MAX)
 count = whole(0, lim.COUNT_MAX)
+granted = whole(1, lim.ID_MAX)
 version = whole(0, lim.VERSION_MAX)
 type_code = whole(0, lim.TYPE_CODE_MAX)
 rank = whole(-1, RANK_MAX)
@@ -197,10 +198,24 @@ def identity(value: Any, limits: WireLimits) -> Identity:
 
 def method_row(value: Any, limits: WireLimits) -> MethodInfo:
     """A row of a method table."""
-    name_, idempotent, stoppable, timeout_max = _parts(value, 4, "name, idempotent, stoppable, timeout_max")
-    return MethodInfo(
-        method(name_, limits), flag(idempotent, limits), flag(stoppable, limits), seconds(timeout_max, limits)
+    if type(value) is tuple and len(value) == 4:
+        value = (*value, False)  # of a replica that knows no streams
+    name_, idempotent, stoppable, timeout_max, stream = _parts(
+        value, 5, "name, idempotent, stoppable, timeout_max, stream"
     )
+    return MethodInfo(
+        method(name_, limits),
+        flag(idempotent, limits),
+        flag(stoppable, limits),
+        seconds(timeout_max, limits),
+        flag(stream, limits),
+    )
+
+
+def window(value: Any, limits: WireLimits) -> Window:
+    """How much of a stream may be sent."""
+    items, bytes_, judged = _parts(value, 3, "items, bytes, judged")
+    return Window(granted(items, limits), granted(bytes_, limits), flag(judged, limits))
 
 
 def metadata_entry(value: Any, limits: WireLimits) -> tuple[str, str]:
@@ -216,6 +231,7 @@ def notice_latency(value: Any, limits: WireLimits) -> tuple[str, float]:
 
 
 optional_load = optional(load)
+optional_window = optional(window)
 partners = rows(identity, lim.PARTNERS_MAX, "partners")
 metadata = rows(metadata_entry, lim.METADATA_ENTRIES_MAX, "entries")
 methods = rows(method_row, lim.METHODS_MAX, "methods")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiedreq.core import messages as m
-from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity, Load
+from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity, Load, Window
 from tiedreq.wire.fields import END_STATES, RANK_MAX, WIRE_CAUSES
 from tiedreq.wire.limits import (
     COUNT_MAX,
@@ -67,6 +67,14 @@ def _load(raw: Any) -> Load | None:
             and 0.0 <= pushback <= SECONDS_MAX
         ):
             return _new(Load, raw)
+    return None
+
+
+def _window(raw: Any) -> Window | None:
+    if type(raw) is tuple and len(raw) == 3:
+        items, size, judged = raw
+        if type(items) is int and type(size) is int and type(judged) is bool and items > 0 and size > 0:
+            return _new(Window, raw)
     return None
 
 
@@ -140,10 +148,16 @@ def _metadata(raw: Any) -> bool:
 
 def read_submit(raw: tuple[Any, ...], limits: WireLimits) -> m.Submit | None:
     """A Submit with little metadata."""
-    if len(raw) != 12:
+    if len(raw) == 12:  # of a speaker that knows no streams
+        raw = (*raw, None)
+    elif len(raw) != 13:
         return None
-    _, copy_raw, kind, method, payload, remaining, partners_raw, yield_, exclusive, layered, key, metadata = raw
+    _, copy_raw, kind, method, payload, remaining, partners_raw, yield_, exclusive, layered, key, metadata, window = raw
     copy = _copy(copy_raw)
+    if window is not None:
+        window = _window(window)
+        if window is None:
+            return None
     if (
         copy is not None
         and type(kind) is int
@@ -179,6 +193,7 @@ def read_submit(raw: tuple[Any, ...], limits: WireLimits) -> m.Submit | None:
                     layered,
                     key,
                     metadata,
+                    window,
                 ),
             )
     return None
@@ -238,6 +253,31 @@ def read_result(raw: tuple[Any, ...], limits: WireLimits) -> m.Result | None:
     return None
 
 
+def read_item(raw: tuple[Any, ...], limits: WireLimits) -> m.Item | None:
+    """An Item."""
+    if len(raw) != 7:
+        return None
+    _, copy_raw, number, payload, service_time, queue_wait, load = raw
+    copy = _copy(copy_raw)
+    if load is not None:
+        load = _load(load)
+        if load is None:
+            return None
+    if (
+        copy is not None
+        and type(number) is int
+        and number >= 0
+        and type(payload) is bytes
+        and len(payload) <= limits.payload_bytes_max
+        and type(service_time) is float
+        and type(queue_wait) is float
+        and 0.0 <= service_time <= SECONDS_MAX
+        and 0.0 <= queue_wait <= SECONDS_MAX
+    ):
+        return _new(m.Item, (copy, number, payload, service_time, queue_wait, load))
+    return None
+
+
 def read_ended(raw: tuple[Any, ...], _limits: WireLimits) -> m.Ended | None:
     """An Ended."""
     if len(raw) != 7:
@@ -265,7 +305,7 @@ def read_ended(raw: tuple[Any, ...], _limits: WireLimits) -> m.Ended | None:
 
 def fit_submit(message: m.Submit) -> bool:
     """What a user or the clock may have put outside its limits is inside them."""
-    key, rank, ranks = message.key, message.copy.rank, len(message.partners)
+    key, rank, ranks, window = message.key, message.copy.rank, len(message.partners), message.window
     return (
         0.0 <= message.remaining <= SECONDS_MAX
         and (max(1, rank) < ranks <= PARTNERS_MAX if rank != UNTIED else ranks == 0)
@@ -273,6 +313,7 @@ def fit_submit(message: m.Submit) -> bool:
         and message.method.isprintable()
         and (message.metadata == () or _metadata(message.metadata))
         and (key is None or 0 < len(key) <= KEY_CHARS_MAX)
+        and (window is None or (window.items > 0 and window.bytes > 0))
     )
 
 
@@ -301,6 +342,17 @@ def fit_result(message: m.Result) -> bool:
     )
 
 
+def fit_item(message: m.Item) -> bool:
+    """Its durations are inside their limits."""
+    load = message.load
+    return (
+        message.number >= 0
+        and 0.0 <= message.service_time <= SECONDS_MAX
+        and 0.0 <= message.queue_wait <= SECONDS_MAX
+        and (load is None or 0.0 <= load.pushback <= SECONDS_MAX)
+    )
+
+
 def fit_ended(message: m.Ended) -> bool:
     """Its durations are inside their limits."""
     return (
@@ -320,6 +372,7 @@ READERS: dict[type[Any], Reader] = {
     m.Cancel: read_cancel,
     m.Started: read_started,
     m.Next: read_next,
+    m.Item: read_item,
     m.Result: read_result,
     m.Ended: read_ended,
 }
@@ -329,6 +382,7 @@ TESTERS: dict[type[Any], Tester] = {
     m.Cancel: fit_cancel,
     m.Started: fit_started,
     m.Next: fit_next,
+    m.Item: fit_item,
     m.Result: fit_result,
     m.Ended: fit_ended,
     m.Chunk: fit_chunk,

@@ -1,0 +1,133 @@
+"""What a client checks before a byte of a call is sent, and the request that comes of it."""
+
+from __future__ import annotations
+
+import secrets
+from random import Random
+from typing import Any
+
+import trio
+
+from tiedreq.core.call import CallRequest
+from tiedreq.core.checks import check_number
+from tiedreq.core.errors import BadOption, UsageError
+from tiedreq.core.limits import ClientLimits
+from tiedreq.core.picker import ReplicaTable
+from tiedreq.core.policy import Auto, Plain, Policy, check_policy
+from tiedreq.core.types import CallId, MethodInfo, Window
+from tiedreq.errors import Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
+from tiedreq.net.current import current_execution
+from tiedreq.net.link_owner import LinkOwner
+from tiedreq.net.opencall import OpenCall
+from tiedreq.wire.limits import WireLimits
+from tiedreq.wire.payload import encode_payload
+
+TIMEOUT_MAX = 86_400.0
+_WRONG_KIND = {
+    True: "{0!r} is a stream: use `async with client.stream({0!r}, ...) as stream:`. Nothing was sent.",
+    False: "{0!r} is a method, not a stream: use client.call(). Nothing was sent.",
+}
+
+
+class Preparing(LinkOwner):
+    """What a client has to know to prepare a call: its options, the replicas and what they serve, the open calls."""
+
+    def __init__(
+        self, policy: Policy, timeout: float, limits: ClientLimits, wire_limits: WireLimits, picker: str
+    ) -> None:
+        self.limits = limits
+        self.policy = check_policy(policy)
+        self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
+        self.nonce = secrets.randbits(64)
+        self._wire_limits = wire_limits
+        self._replicas = ReplicaTable(Random(secrets.randbits(64)), picker)
+        self._calls: dict[int, OpenCall] = {}
+        self._number = 0
+        self._met_methods: dict[str, MethodInfo] = {}
+        self._infos: dict[str, MethodInfo] = {}  # what the replicas of now agree on, as far as it was asked for
+        self._payload_bytes_max = limits.payload_bytes_max
+        self._closed = False
+
+    def _prepare(
+        self,
+        method: str,
+        args: Any,
+        timeout: float | None,
+        key: str | None,
+        policy: Policy | None,
+        metadata: tuple[tuple[str, str], ...],
+        now: float,
+        window: Window | None = None,
+    ) -> tuple[CallRequest, float, bool]:
+        """Check everything that can be checked before a byte is sent. ``window``: it is to be a stream.
+
+        Returns the request, the seconds it has, and whether a surrounding scope set that limit.
+        """
+        if self._closed:
+            raise BadOption("client: it is closed")
+        info = self._infos.get(method) if type(method) is str else None
+        if info is None:
+            info = self._known_method(method)
+        if info.stream != (window is not None):
+            raise UsageError(_WRONG_KIND[info.stream].format(method))
+        chosen = self._choose_policy(policy)
+        if not info.idempotent and policy is not None and not isinstance(policy, Plain | Auto):
+            raise UnsafeToDuplicate(
+                f"{method!r} is not declared idempotent. Declare @service.method(idempotent=True) if running twice is "
+                "harmless, or use client.call(). Nothing was sent."
+            )
+        seconds = self.timeout if timeout is None else check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
+        own, scope = now + min(seconds, info.timeout_max), trio.current_effective_deadline()
+        deadline = min(own, scope)
+        payload = self._encode(args)
+        if len(self._calls) >= self.limits.calls_in_flight_max:
+            raise Overloaded(
+                f"{len(self._calls)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
+                retry_after=0.0,
+            )
+        self._number += 1
+        above = current_execution.get()
+        request = CallRequest(
+            id=CallId(self.nonce, self._number),
+            method=method,
+            idempotent=info.idempotent,
+            payload=payload,
+            policy=chosen,
+            deadline=deadline,
+            key=key,
+            layered=(above is not None and above.layered) or not isinstance(chosen, Plain),
+            metadata=metadata,
+            stoppable=info.stoppable,
+            window=window,
+        )
+        return request, deadline - now, scope < own
+
+    def _choose_policy(self, policy: Policy | None) -> Policy:
+        """The policy of a call. Inside a handler the default is ``Plain``: one layer hedges."""
+        if policy is not None:
+            return check_policy(policy)
+        return Plain() if current_execution.get() is not None else self.policy
+
+    def _known_method(self, method: object) -> MethodInfo:
+        if not isinstance(method, str):
+            raise BadOption(f"method: {method!r} is not a text")
+        info = self._replicas.method(method)
+        if info is not None:
+            self._infos[method] = info
+            return info
+        info = self._met_methods.get(method)
+        if info is None:
+            known = ", ".join(sorted(self._met_methods)) or "none"
+            raise UnknownMethod(f"no replica serves {method!r}. Methods: {known}. Nothing was sent.")
+        return info
+
+    def _encode(self, args: Any) -> bytes:
+        payload = encode_payload(args, self._wire_limits, what="args")
+        limit = self._payload_bytes_max
+        if len(payload) > limit:
+            raise TooLarge(
+                f"args: {len(payload)} bytes when encoded, over the limit of {limit}. Nothing was sent.",
+                limit=limit,
+                field="args",
+            )
+        return payload
