@@ -7,6 +7,7 @@ in this version is refused by name. Not for reading the command line (``cluster.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,9 @@ BACKUP_AFTER_DEFAULT = 0.030
 DRAIN_TIMEOUT_DEFAULT = 10.0
 
 ENGINES = ("local", "ray")
-ENGINES_READY = ("local",)
+RAY_ADDRESS = "RAY_ADDRESS"
+HOST_DEFAULT = "127.0.0.1"
+REPLICA_CPUS_MAX = 1024.0
 POLICIES = (
     "plain",
     "hedged",
@@ -112,15 +115,20 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpConfig:
-    """Everything a launcher needs to know. Durations are seconds. Raises ``BadOption`` when made with a bad value."""
+    """Everything a launcher needs to know. Durations are seconds. Raises ``BadOption`` when made with a bad value.
+
+    ``address`` of a Ray cluster, None for one of this host alone, and ``replica_cpus`` are for the engine ``ray``.
+    """
 
     replicas: int = 4
     slots: int = 8
     app: str = DEMO_APP
-    host: str = "127.0.0.1"
+    host: str = HOST_DEFAULT
     port: int = 0
     state_dir: Path = Path(".tiedreq")
     engine: str = "local"
+    address: str | None = None
+    replica_cpus: float = 1.0
     mesh_latency: LatencySpec | None = None
     drain_timeout: float = DRAIN_TIMEOUT_DEFAULT
     traffic: TrafficOptions | None = None
@@ -173,6 +181,11 @@ class UpConfig:
         """The port of the replica with this index; 0: any free one."""
         return self.port + index if self.port else 0
 
+    @property
+    def replica_host(self) -> str:
+        """Where replicas listen; empty: each at the address that its node has in the Ray cluster."""
+        return "" if self.engine == "ray" and self.host == HOST_DEFAULT else self.host
+
     def _check_dashboard(self) -> None:
         if self.dashboard_port is None:
             return
@@ -183,11 +196,10 @@ class UpConfig:
 
     def _check_engine(self) -> None:
         if self.engine not in ENGINES:
-            raise BadOption(f"engine: {self.engine[:60]!r} is unknown; available is {', '.join(ENGINES_READY)}")
-        if self.engine not in ENGINES_READY:
-            raise BadOption(
-                f"engine: {self.engine} is not available in this version; available is {', '.join(ENGINES_READY)}"
-            )
+            raise BadOption(f"engine: {self.engine[:60]!r} is unknown; available are {', '.join(ENGINES)}")
+        check_number(self.replica_cpus, "replica-cpus", low=0.001, high=REPLICA_CPUS_MAX)
+        if self.address is not None:
+            ray_address(self.address, self.engine)
 
     def _check_demo(self) -> None:
         for option, specs in (("slow", self.demo.slow), ("pause", self.demo.pause)):
@@ -210,6 +222,28 @@ class UpConfig:
         unknown = sorted(named - set(self.names))
         if unknown:
             raise BadOption(f"{field}: no replica is named {', '.join(unknown)}; names are r0 to {self.names[-1]}")
+
+
+def ray_address(given: str | None, engine: str) -> str | None:
+    """The address of the Ray cluster to join: ``given``, or that of ``$RAY_ADDRESS``; None: there is none.
+
+    ``auto`` or ``HOST:PORT``; ``local`` in the variable names none, as for Ray itself. Raises ``BadOption``.
+    """
+    if engine != "ray":
+        if given is not None:
+            raise BadOption(f"address: it is that of a Ray cluster, and --engine is {engine}")
+        return None
+    address = os.environ.get(RAY_ADDRESS, "") if given is None else given
+    if address in ("", "local") and given is None:
+        return None
+    if address.startswith("ray://"):
+        raise BadOption(
+            f"address: {address[:60]!r} is of Ray's client; start this on a node of the cluster, with HOST:PORT or auto"
+        )
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})", address)
+    if address != "auto" and (match is None or not 0 < int(match[2]) < 65536):
+        raise BadOption(f"address: {address[:60]!r} is neither auto nor HOST:PORT of a Ray cluster")
+    return address
 
 
 def check_app(text: str) -> str:

@@ -65,7 +65,8 @@ class Keeper:
     """One replica of the cluster, over all its processes.
 
     ``state`` is ``starting``, ``up``, ``draining``, ``drained``, ``failed`` or ``stopped``. ``url`` is known once it
-    was up; ``status`` and ``snapshot`` are its last report; ``frozen``: its process was stopped where it was.
+    was up, and ``moved`` says that it is another than before; ``status`` and ``snapshot`` are its last report;
+    ``frozen``: its process was stopped where it was.
     """
 
     def __init__(self, spec: ReplicaSpec, engine: Engine, owner: Owner) -> None:
@@ -73,6 +74,7 @@ class Keeper:
         self.state = "starting"
         self.url: str | None = None
         self.observe_url: str | None = None
+        self.moved = False
         self.pid = 0
         self.status: dict[str, Any] | None = None
         self.snapshot: dict[str, Any] | None = None
@@ -278,7 +280,9 @@ class Keeper:
         match message:
             case {"event": "ready"}:
                 self._heard = trio.current_time()
-                self.url = self.url or message["url"]
+                self.moved = self.url not in (None, message["url"])
+                self.url = message["url"]
+                self.pid = message["pid"]
                 self.observe_url = message.get("observe")
                 self._spec = replace(self._spec, port=message["port"])
                 self.state = "draining" if self._stopping else "up"

@@ -70,7 +70,7 @@ class Cluster:
         self._output = output
         self._environment = environment
         self._token = secrets.token_urlsafe(32)
-        self._name = f"local-{secrets.token_hex(4)}"
+        self.name = f"{config.engine}-{secrets.token_hex(4)}"
         self._pid = os.getpid()
         self._started = trio.Event()
         self._meshed = trio.Event()
@@ -85,9 +85,9 @@ class Cluster:
         return ReplicaSpec(
             name=name,
             app=config.app,
-            host=config.host,
+            host=config.replica_host,
             port=config.listen_port(index),
-            cluster=self._name,
+            cluster=self.name,
             token=self._token,
             slots=config.slots,
             drain_timeout=config.drain_timeout,
@@ -115,7 +115,7 @@ class Cluster:
         await self._started.wait()
         if self.start_failure is not None:
             return False
-        peers = {"do": "peers", "peers": {**self.peers()}}
+        peers = self._peers_message()
         with trio.move_on_after(MESH_SECONDS) as patience:
             async with trio.open_nursery() as nursery:
                 for keeper in self.keepers:
@@ -192,6 +192,8 @@ class Cluster:
         """See ``Owner``."""
         if self._is_ready:
             self._write()
+            if keeper.moved:
+                self._tell_peers()
             now = trio.current_time()
             seconds = now - self._lost_at.pop(keeper.name, now)
             self._output.event(
@@ -252,6 +254,14 @@ class Cluster:
         """The addresses of all replicas by name, as far as they are known."""
         return {keeper.name: self._url(keeper) for keeper in self.keepers if keeper.url is not None}
 
+    def _peers_message(self) -> dict[str, Any]:
+        return {"do": "peers", "peers": {**self.peers()}}
+
+    def _tell_peers(self) -> None:
+        """Tell all replicas where the others are now."""
+        for keeper in self.keepers:
+            keeper.post(self._peers_message())
+
     def _is_linked(self, status: dict[str, Any] | None) -> bool:
         return status is not None and sum(link["up"] for link in status["links"].values()) == len(self.keepers) - 1
 
@@ -266,7 +276,7 @@ class Cluster:
         """What a client needs to connect. Only when ``ready``."""
         replicas = tuple(ReplicaAddress(self._url(keeper), keeper.name, keeper.pid) for keeper in self.keepers)
         return ClusterAddress(
-            replicas, self._name, self._token, str(self._state.cluster_file), self._pid, self.dashboard
+            replicas, self.name, self._token, str(self._state.cluster_file), self._pid, self.dashboard
         )
 
     def _write(self) -> None:

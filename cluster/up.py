@@ -29,7 +29,7 @@ from cluster.dashboard.launch import Dashboard, DashboardUnavailable, open_dashb
 from cluster.demo.index import IndexUnavailable, build_index
 from cluster.demo_state import DemoState
 from cluster.drive import TrafficDriver
-from cluster.engines import engine_by_name
+from cluster.engines import Engine, EngineUnavailable, engine_of
 from cluster.faults import Faults
 from cluster.load import Load, TrafficSpec
 from cluster.output import Output
@@ -112,20 +112,36 @@ async def _run_cluster(config: UpConfig, state: StateDirectory, output: Output, 
             return 1
         dashboard = None
     try:
-        return await _run_replicas(config, state, output, stopping, dashboard)
+        engine = engine_of(config)
+        async with engine.running(output.note):
+            return await _run_replicas(config, state, output, stopping, dashboard, engine)
+    except EngineUnavailable as error:
+        output.note(str(error))
+        return 2
     finally:
         if dashboard is not None:
             dashboard.close()
 
 
 async def _run_replicas(
-    config: UpConfig, state: StateDirectory, output: Output, stopping: Stopping, dashboard: Dashboard | None
+    config: UpConfig,
+    state: StateDirectory,
+    output: Output,
+    stopping: Stopping,
+    dashboard: Dashboard | None,
+    engine: Engine,
 ) -> int:
-    cluster, demo = _cluster(config, state, output)
+    cluster, demo = _cluster(config, state, output, engine)
     cluster.dashboard = dashboard.url if dashboard is not None else None
     driver = _driver(config, state, output, cluster)
     operator = Operator(cluster, demo, driver)
     code, reason = 0, ""
+    with stopping.until_asked():
+        if refusal := await engine.ready(cluster.name):
+            output.note(refusal)
+            return 1
+    if stopping.reason:
+        return _stopped(output, 0, stopping.reason)
     async with cluster.running():
         with stopping.until_asked():
             if not await cluster.ready():
@@ -160,7 +176,9 @@ async def _prepare(config: UpConfig, state: StateDirectory) -> None:
         await trio.to_thread.run_sync(build_index, state.index.absolute(), abandon_on_cancel=True)
 
 
-def _cluster(config: UpConfig, state: StateDirectory, output: Output) -> tuple[Cluster, DemoState | None]:
+def _cluster(
+    config: UpConfig, state: StateDirectory, output: Output, engine: Engine
+) -> tuple[Cluster, DemoState | None]:
     """The cluster, whose links can be shaped at any time, and the state of the demo's work if it runs the demo."""
     demo = DemoState(config, state.index.absolute()) if config.is_demo else None
     config = replace(config, mesh_latency=config.mesh_latency or LatencySpec())
@@ -169,7 +187,7 @@ def _cluster(config: UpConfig, state: StateDirectory, output: Output) -> tuple[C
     def environment(name: str) -> Mapping[str, str]:
         return {} if demo is None else demo.environment(name, faults)
 
-    return Cluster(config, state, output, engine_by_name(config.engine), environment, faults), demo
+    return Cluster(config, state, output, engine, environment, faults), demo
 
 
 def _driver(config: UpConfig, state: StateDirectory, output: Output, cluster: Cluster) -> TrafficDriver | None:

@@ -11,10 +11,13 @@ import click
 from cluster.config import (
     DEMO_APP,
     DRAIN_TIMEOUT_DEFAULT,
+    HOST_DEFAULT,
     POLICIES,
+    RAY_ADDRESS,
     DemoOptions,
     TrafficOptions,
     UpConfig,
+    ray_address,
 )
 from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
@@ -33,7 +36,7 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
 @click.option("--replicas", type=int, default=4, show_default=True, metavar="N", help="How many replicas.")
 @click.option("--slots", type=int, default=8, show_default=True, metavar="K", help="Handlers at once in each.")
 @click.option("--app", default=DEMO_APP, metavar="MODULE:SERVICE", help="Your own service instead of the demo.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where replicas listen.")
+@click.option("--host", default=HOST_DEFAULT, show_default=True, help="Where replicas listen; on Ray, at their nodes.")
 @click.option("--port", type=int, default=0, metavar="BASE", help="Replica i listens at BASE+i; 0: any free ports.")
 @click.option("--dashboard-port", type=int, metavar="PORT", help="Of the web dashboard. [default: any free one]")
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
@@ -46,7 +49,15 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
     show_default=True,
     help="Where the cluster file is.",
 )
-@click.option("--engine", default="local", show_default=True, help="What runs the replicas.")
+@click.option("--engine", default="local", show_default=True, metavar="local|ray", help="What runs the replicas.")
+@click.option(
+    "--address",
+    metavar="auto|HOST:PORT",
+    help=f"Of a running Ray cluster. [default: ${RAY_ADDRESS}, else a Ray of this host alone]",
+)
+@click.option(
+    "--replica-cpus", type=float, default=1.0, show_default=True, metavar="F", help="CPUs that each takes of Ray's."
+)
 @click.option(
     "--drain-timeout",
     type=DURATION,
@@ -110,11 +121,12 @@ def _config(options: dict[str, Any]) -> UpConfig:
         demo=DemoOptions(service=options["service"], slow=options["slow"], pause=options["pause"]),
         traffic=_traffic(options),
         dashboard=not options["no_dashboard"],
+        address=ray_address(options["address"], options["engine"]),
         **{
             name: options[name]
             for name in (
-                "replicas slots app host port mesh_latency state_dir engine drain_timeout seed metrics_port "
-                "json_events dashboard_port dashboard_remote_control".split()
+                "replicas slots app host port mesh_latency state_dir engine replica_cpus drain_timeout seed "
+                "metrics_port json_events dashboard_port dashboard_remote_control".split()
             )
         },
     )

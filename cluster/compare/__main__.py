@@ -11,7 +11,7 @@ import importlib.util
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cluster.compare.expect import Failure, check_expectations
 from cluster.compare.grid import Task, curve_of, groups_of, rows_of, tasks_of
 from cluster.compare.options import CompareOptions, read_options
 from cluster.compare.rows import Row
-from cluster.compare.runner import RunFailed, run_tasks
+from cluster.compare.runner import RunFailed, cores, run_tasks
 from cluster.compare.tally import Tally
 from cluster.compare.verdict import verdict
 from tiedreq.core.errors import BadOption
@@ -74,7 +74,7 @@ class Comparison:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with progress(self._people, len(tasks)) as bar:
-                for task, tally in run_tasks(tasks, self._options.jobs):
+                for task, tally in self._tallies(tasks):
                     self._results[task] = tally
                     bar.advance()
         except KeyboardInterrupt:
@@ -89,6 +89,14 @@ class Comparison:
         finally:
             signal.signal(signal.SIGTERM, before)
         return 0
+
+    def _tallies(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tally]]:
+        options = self._options
+        if options.engine == "local":
+            return run_tasks(tasks, options.jobs or cores())
+        from cluster.engines.on_ray.sweep import run_on_ray
+
+        return run_on_ray(tasks, options.address, options.jobs)
 
     # ---- what is written --------------------------------------------------------------------------------------
 

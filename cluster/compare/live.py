@@ -65,7 +65,7 @@ LATE_MAX = 0.005
 """A client that sends one call in a hundred later than that, or a replica that ends executions so, did not keep up."""
 
 
-def run_cell(cell: Cell, seed: int, *, engine: str = "local") -> Tally:
+def run_cell(cell: Cell, seed: int) -> Tally:
     """Run a live cell with one seed. Ctrl-C ends it at once; however it ends, no process is left.
 
     Call it from the main thread, outside Trio. Raises ``BadOption`` for what a live run can't do, ``AppError`` when
@@ -75,7 +75,7 @@ def run_cell(cell: Cell, seed: int, *, engine: str = "local") -> Tally:
     target = _target(cell)
     began = time.perf_counter()
     with _interrupted_in_good_order():
-        tally = trio.run(_run, cell, seed, engine, target)
+        tally = trio.run(_run, cell, seed, target)
     tally.wall_seconds = time.perf_counter() - began
     return tally
 
@@ -151,11 +151,11 @@ class Counters:
         )
 
 
-async def _run(cell: Cell, seed: int, engine: str, target: Target) -> Tally:
+async def _run(cell: Cell, seed: int, target: Target) -> Tally:
     with no_groups(), ExitStack() as stack:
         async with (
             punctual_timers(),
-            live_replicas(cell, seed, engine=engine) as address,
+            live_replicas(cell, seed) as address,
             _clients(cell, seed, address) as clients,
         ):
             stack.enter_context(before_others())

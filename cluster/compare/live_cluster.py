@@ -18,7 +18,7 @@ import trio
 from cluster.compare.cell import Cell
 from cluster.compare.live_settings import LabSettings
 from cluster.config import UpConfig
-from cluster.engines import engine_by_name
+from cluster.engines.local import LocalEngine
 from cluster.state import hold
 from cluster.supervisor import Cluster
 from tiedreq.clusterfile import ClusterAddress
@@ -66,7 +66,7 @@ class _Listener:
 
 
 @asynccontextmanager
-async def live_replicas(cell: Cell, seed: int, *, engine: str = "local") -> AsyncIterator[ClusterAddress]:
+async def live_replicas(cell: Cell, seed: int) -> AsyncIterator[ClusterAddress]:
     """Start the replicas of a cell, all linked to each other.
 
     Raises ``BadOption`` for what a live run can't do, ``StartFailed``, and, out of the block, ``ReplicaLost``.
@@ -75,7 +75,7 @@ async def live_replicas(cell: Cell, seed: int, *, engine: str = "local") -> Asyn
         settings.replica: settings.environment()
         for settings in (LabSettings.of(cell, index, seed) for index in range(cell.replicas))
     }
-    runner = engine_by_name(engine)
+    runner = LocalEngine()
     listener = _Listener()
     with tempfile.TemporaryDirectory(prefix="tiedreq-") as directory:
         config = UpConfig(

@@ -13,8 +13,9 @@ from cluster.compare.cell import HANDLERS, PICKERS, WORLDS
 from cluster.compare.expect import Expectation, parse_expectation
 from cluster.compare.plan import Plan, make_plan
 from cluster.compare.policies import POLICIES
-from cluster.compare.runner import cores
 from cluster.compare.scenarios import SCENARIOS
+from cluster.config import ENGINES, RAY_ADDRESS, ray_address
+from cluster.engines.on_ray import MISSING, is_installed
 from tiedreq.core.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.params import DURATION, Parsed
@@ -30,13 +31,18 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What is to be done: the plan, and how and where. ``json`` is a path, ``"-"`` for standard output, or None."""
+    """What is to be done: the plan, and how and where. ``json`` is a path, ``"-"`` for standard output, or None.
+
+    ``jobs`` None: as many as there are cores, with Ray in the whole cluster. ``address`` as in ``UpConfig``.
+    """
 
     plan: Plan
-    jobs: int
+    jobs: int | None
     out: Path | None
     json: str | None
     expectations: tuple[Expectation, ...]
+    engine: str = "local"
+    address: str | None = None
 
 
 def _list_of(parse: Callable[[str], ItemT]) -> Callable[[str], tuple[ItemT, ...]]:
@@ -116,7 +122,14 @@ def _policies(text: str) -> tuple[str, ...]:
 @click.option("--seed", type=int, metavar="S", help="The first seed. [default: 1]")
 @click.option("--seeds", type=int, metavar="N", help="So many seeds, one after the other. [default: 1]")
 @click.option("--jobs", type=int, metavar="N", help="Processes at once. [default: one per core]")
-@click.option("--engine", default="local", show_default=True, help="What runs the processes.")
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="This host, or a Ray cluster."
+)
+@click.option(
+    "--address",
+    metavar="auto|HOST:PORT",
+    help=f"Of a running Ray cluster. [default: ${RAY_ADDRESS}, else a Ray of this host alone]",
+)
 @click.option(
     "--fan-out", type=Parsed("fan-outs", _list_of(_fan_out)), metavar="N[,N…]", help="Calls that a root call needs."
 )
@@ -157,8 +170,9 @@ def read_options(arguments: Sequence[str]) -> CompareOptions:
 
 
 def _options(options: dict[str, Any]) -> CompareOptions:
-    if options["engine"] != "local":
-        raise BadOption(f"engine: this version has no {options['engine']!r}, only 'local'")
+    engine, address = options["engine"], ray_address(options["address"], options["engine"])
+    if engine == "ray" and not is_installed():
+        raise BadOption(MISSING)
     jobs, seeds = options["jobs"], options["seeds"]
     if jobs is not None and not 1 <= jobs <= JOBS_MAX:
         raise BadOption(f"jobs: {jobs} is outside 1 to {JOBS_MAX}")
@@ -167,7 +181,7 @@ def _options(options: dict[str, Any]) -> CompareOptions:
     given = {
         name: value
         for name, value in options.items()
-        if value not in (None, ()) and name not in ("engine", "jobs", "out", "json_target", "expect")
+        if value not in (None, ()) and name not in ("engine", "address", "jobs", "out", "json_target", "expect")
     }
     plan = make_plan(given)
     expectations = tuple(parse_expectation(text) for text in options["expect"])
@@ -175,4 +189,4 @@ def _options(options: dict[str, Any]) -> CompareOptions:
         for policy in expectation.policies:
             if policy not in plan.policies:
                 raise BadOption(f"expect: {policy!r} is not compared here, only {', '.join(plan.policies)}")
-    return CompareOptions(plan, jobs or cores(), options["out"], options["json_target"], expectations)
+    return CompareOptions(plan, jobs, options["out"], options["json_target"], expectations, engine, address)

@@ -1,19 +1,27 @@
-"""Engines: what runs the replicas of a cluster. ``local`` starts a process for each on this host.
+"""Engines: what runs the replicas of a cluster.
 
-``base`` says what an engine must do, so that others (Ray) fit in later.
+``local`` starts a process for each on this host, ``on_ray`` an actor for each on the nodes of a Ray cluster. ``base``
+says what an engine must do.
 """
 
 from __future__ import annotations
 
-from cluster.engines.base import Engine, ReplicaProcess, ReplicaSpec
+from typing import TYPE_CHECKING
+
+from cluster.engines.base import Engine, EngineUnavailable, ReplicaProcess, ReplicaSpec
 from cluster.engines.local import LocalEngine
-from tiedreq.errors import BadOption
 
-__all__ = ["Engine", "ReplicaProcess", "ReplicaSpec", "engine_by_name"]
+if TYPE_CHECKING:
+    from cluster.config import UpConfig
+
+__all__ = ["Engine", "EngineUnavailable", "LocalEngine", "ReplicaProcess", "ReplicaSpec", "engine_of"]
 
 
-def engine_by_name(name: str) -> Engine:
-    """The engine called ``name``. Raises ``BadOption`` when this version does not have it."""
-    if name != "local":
-        raise BadOption(f"engine: {name} is not available in this version; available is local")
-    return LocalEngine()
+def engine_of(config: UpConfig) -> Engine:
+    """The engine that the configuration asks for."""
+    if config.engine == "local":
+        return LocalEngine()
+    from cluster.engines.on_ray.engine import RayEngine, RayOptions
+
+    options = RayOptions(address=config.address, names=config.names, cpus=config.replica_cpus, steady=bool(config.port))
+    return RayEngine(options)

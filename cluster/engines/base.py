@@ -9,18 +9,23 @@ gone, however that ended. Not for restarts, time-outs and reports: those are the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+
+
+class EngineUnavailable(Exception):
+    """The engine is not installed here; the message is what to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSpec:
     """What a replica is to be. ``port`` 0: any free one. ``mesh_latency`` and durations as in ``tiedreq.units``.
 
-    ``environment`` is added to the launcher's own; ``host`` is where it listens. Nothing that it sends reaches the
-    peers in ``blocked``; every execution takes ``slow`` times as long. It shows its metrics at ``metrics_port`` (0: any
-    free one) of loopback.
+    ``environment`` is added to the launcher's own; ``host`` is where it listens, empty: at its node's own
+    address. Nothing that it sends reaches the peers in ``blocked``; every execution takes ``slow`` times as long. It
+    shows its metrics at ``metrics_port`` (0: any free one) of loopback.
     """
 
     name: str
@@ -55,7 +60,7 @@ class ReplicaProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id on the host where it runs."""
+        """Its process id on the host where it runs; 0 while it has none yet."""
 
     async def send(self, message: Mapping[str, Any]) -> bool:
         """Send a control message; False when the replica is gone. May wait long for one that is frozen."""
@@ -81,6 +86,15 @@ class ReplicaProcess(Protocol):
 
 class Engine(Protocol):
     """Starts replicas."""
+
+    def running(self, note: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+        """Have what is needed to start replicas while the block runs; ``note`` is for what a person should know.
+
+        Raises ``EngineUnavailable``.
+        """
+
+    async def ready(self, cluster: str) -> str:
+        """Wait until replicas of the cluster with this name can be started; why they can't be, else empty."""
 
     def start(self, spec: ReplicaSpec) -> ReplicaProcess:
         """Start a replica. Raises ``OSError`` when that can't be done at all."""

@@ -15,8 +15,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -125,6 +125,15 @@ class Program:
 
 class LocalEngine:
     """Replicas are child processes on this host. See ``Engine``."""
+
+    @asynccontextmanager
+    async def running(self, note: Callable[[str], None]) -> AsyncIterator[None]:
+        """See ``Engine``. Nothing is needed."""
+        yield
+
+    async def ready(self, cluster: str) -> str:
+        """See ``Engine``."""
+        return ""
 
     def start(self, spec: ReplicaSpec) -> Program:
         """See ``Engine``."""

@@ -53,8 +53,12 @@ def test_every_option() -> None:
         ("--app demo", "MODULE:SERVICE"),
         ("--app a-b:c", "MODULE:SERVICE"),
         ("--host http://x", "host"),
-        ("--engine ray", "engine: ray is not available in this version"),
-        ("--engine k8s", "unknown"),
+        ("--engine k8s", "engine: 'k8s' is unknown; available are local, ray"),
+        ("--address auto", "address: it is that of a Ray cluster, and --engine is local"),
+        ("--engine ray --address ray://host:1", "is of Ray's client"),
+        ("--engine ray --address host", "neither auto nor HOST:PORT"),
+        ("--engine ray --address host:65536", "neither auto nor HOST:PORT"),
+        ("--engine ray --replica-cpus 0", "replica-cpus: 0.0 is outside 0.001 to 1024"),
         ("--mesh-latency 1", "no unit"),
         ("--mesh-latency r0-r9=1ms", "no replica is named r9"),
         ("--drain-timeout 5", "no unit"),
@@ -97,6 +101,22 @@ def test_dashboard() -> None:
     assert not config("--no-dashboard").dashboard
 
 
+def test_where_ray_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    alone = config("--engine", "ray")
+    assert (alone.engine, alone.address, alone.replica_cpus, alone.replica_host) == ("ray", None, 1.0, "")
+    assert config("--engine", "ray", "--host", "0.0.0.0").replica_host == "0.0.0.0"
+    assert config().replica_host == "127.0.0.1"
+    for address in ("auto", "head:6379", "10.0.0.1:6379", "[::1]:6379"):
+        assert config("--engine", "ray", "--address", address).address == address
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert config("--engine", "ray").address == "head:6379"
+    assert config("--engine", "ray", "--address", "auto").address == "auto"
+    assert config().address is None
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert config("--engine", "ray").address is None
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(click.exceptions.Exit) as ending:
         read_options(["--help"])
@@ -104,6 +124,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     for option in (
         "--replicas --slots --app --host --port --dashboard-port --no-dashboard --mesh-latency --state-dir --engine "
+        "--address --replica-cpus "
         "--rate --policy --duration --json --service --slow --pause --seed"
     ).split():
         assert option in told
