@@ -12,7 +12,6 @@ import ssl
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +21,8 @@ from tiedreq.core.checks import check_number
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Auto, Hedged, Policy, Tied, check_policy
+from tiedreq.discovery.find import Replicas
+from tiedreq.discovery.members import Discovery
 from tiedreq.errors import Unavailable
 from tiedreq.net.connecting import connect
 from tiedreq.net.current import current_execution
@@ -47,7 +48,7 @@ class Setting:
 
 
 def setting(
-    replicas: str | os.PathLike[str] | Iterable[str] | None,
+    replicas: Replicas,
     *,
     token: str | None,
     ssl_context: ssl.SSLContext | None,
@@ -59,7 +60,7 @@ def setting(
     observe: Observe | None,
 ) -> Setting:
     """Check the options of ``connect()`` as far as that needs neither files nor a network. Raises ``BadOption``."""
-    if replicas is not None and not isinstance(replicas, str | os.PathLike):
+    if replicas is not None and not isinstance(replicas, str | os.PathLike | Discovery):
         replicas = list(replicas)  # connected to more than once
     limits = limits if limits is not None else ClientLimits()
     if not isinstance(limits, ClientLimits):

@@ -14,7 +14,7 @@ import os
 import ssl
 import weakref
 from _thread import allocate_lock
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -26,6 +26,7 @@ from tiedreq._loopthread import STOP_SECONDS, Inbox, Once, Session, logger
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
+from tiedreq.discovery.find import Replicas
 from tiedreq.net.arguments import Accept, check_handler
 from tiedreq.net.connecting import OBSERVE_DEFAULT
 from tiedreq.observe.options import Observe
@@ -240,7 +241,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 def connect(
-    replicas: str | os.PathLike[str] | Iterable[str] | None = None,
+    replicas: Replicas = None,
     *,
     token: str | None = None,
     ssl_context: ssl.SSLContext | None = None,

@@ -9,10 +9,9 @@ Not for coroutines: use ``tiedreq.aio`` on asyncio and ``tiedreq.connect`` on Tr
 
 from __future__ import annotations
 
-import os
 import ssl
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +20,7 @@ from tiedreq._errands import Call, Errand, Task
 from tiedreq._loopthread import STOP_SECONDS, Session, logger
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
+from tiedreq.discovery.find import Replicas
 from tiedreq.net.arguments import Accept, check_handler
 from tiedreq.net.connecting import OBSERVE_DEFAULT
 from tiedreq.observe.options import Observe
@@ -160,7 +160,7 @@ class Client(Bridge):
 
 
 def connect(
-    replicas: str | os.PathLike[str] | Iterable[str] | None = None,
+    replicas: Replicas = None,
     *,
     token: str | None = None,
     ssl_context: ssl.SSLContext | None = None,

@@ -47,6 +47,11 @@ def command() -> None:
 @click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Port 0: any free one.")
 @click.option("--advertise", metavar="URL", help="What others dial, where that differs: wss://host-a:7000.")
 @click.option("--peers", multiple=True, metavar="NAME=URL[,…]", help="The other replicas: b=wss://host-b:7000.")
+@click.option(
+    "--discover",
+    metavar="WHERE",
+    help="In place of --peers, members that come and go: dns://NAME:PORT, dns+wss://…, or a file that lists them.",
+)
 @click.option("--slots", type=click.IntRange(1, 4096), default=8, show_default=True, help="Handlers at once.")
 @click.option("--token-file", type=FILE, help="The cluster's shared secret, in a file.")
 @click.option("--tls-cert", type=FILE, help="Listen with TLS: the certificate (PEM).")
@@ -63,6 +68,7 @@ def command() -> None:
 def serve(
     app: str,
     peers: Sequence[str],
+    discover: str | None,
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_ca: Path | None,
@@ -87,13 +93,17 @@ def serve(
         raise click.UsageError("--tls-clients goes with --tls-cert and --tls-key")
     if any(letter.isspace() or letter in ",=" for letter in options["name"]):
         raise click.UsageError(f"--name: {options['name']!r}: --peers can't name white space, ',' and '='")
+    if peers and discover is not None:
+        raise click.UsageError("--peers and --discover: name one of them")
     known = read_peers(peers)
+    dialed = known.values() if discover is None else ["wss://"]  # who comes may take TLS
     return run_serve(
         app,
         peers=known,
+        discover=discover,
         token=read_token(token_file),
         ssl_context=server_tls(*own, tls_clients) if own is not None else None,
-        peer_ssl_context=client_tls(tls_ca, known.values(), own),
+        peer_ssl_context=client_tls(tls_ca, dialed, own),
         observe=Observe(listen=metrics, tracing=options.pop("tracing")),
         **options,
     )
@@ -107,7 +117,7 @@ def where_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option("--tls-ca", type=FILE, help="Trust replicas with certificates of this authority (PEM)."),
         click.option("--token-file", type=FILE, help="The cluster's shared secret; a cluster file holds it already."),
         click.option("--cluster-name", metavar="NAME", help="With --replicas: the cluster's name.  [default: tiedreq]"),
-        click.option("--replicas", metavar="URL[,URL…]", help="Instead of a cluster file: ws://a:7000,ws://b:7000."),
+        click.option("--replicas", metavar="URL[,URL…]", help="Instead of a cluster file: ws://a:7000,… or dns://NAME:PORT."),
         click.option(
             "--cluster",
             metavar="FILE",

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tiedreq.clusterfile import resolve
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.discovery.find import find_source
 from tiedreq.errors import (
     BadOption,
     CallError,
@@ -109,12 +109,12 @@ class Where:
     tls: Callable[[Iterable[str]], ssl.SSLContext | None]
 
     def urls(self) -> list[str]:
-        """The replicas' addresses. Raises ``ConnectError`` and ``BadOption``."""
-        return [replica.url for replica in resolve(self.replicas).replicas]
+        """The replicas' addresses, or what they begin with. Raises ``ConnectError`` and ``BadOption``."""
+        return find_source(self.replicas).urls
 
     def names(self) -> list[str]:
         """The replicas' names, as far as they are known before anybody is asked."""
-        return [replica.name for replica in resolve(self.replicas).replicas if replica.name is not None]
+        return [replica.name for replica in find_source(self.replicas).address.replicas if replica.name is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +237,7 @@ def run_explain(where: Where, options: ExplainOptions) -> int:
 async def _explain_call(where: Where, options: ExplainOptions, urls: list[str]) -> int:
     from tiedreq.observe.ask import Memories
 
-    address = resolve(where.replicas)
+    address = find_source(where.replicas).address
     urls = list(dict.fromkeys([*urls, *_clients_beside(Path(address.source))]))
     token = where.token if where.token is not None else address.token
     async with connect(

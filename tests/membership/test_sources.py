@@ -137,15 +137,15 @@ def test_what_users_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "members.txt"
     path.write_text("a=ws://h:1\n")
-    assert isinstance(find_source("ws://h:1").discovery, StaticMembers) and not find_source("ws://h:1").secure
-    assert isinstance(find_source(["wss://h:1"]).discovery, StaticMembers) and find_source(["wss://h:1"]).secure
+    assert isinstance(find_source("ws://h:1").discovery, StaticMembers)
+    assert find_source(["wss://h:1"]).urls == ["wss://h:1"] and find_source("dns://h:1").urls == ["ws://"]
     for text in (str(path), path, "members.txt"):
         source = find_source(text)
         assert isinstance(source.discovery, FileMembers) and source.discovery.path == path
         assert source.address.replicas == (ReplicaAddress("ws://h:1", "a"),)
     dns = find_source("dns+wss://shop.example:443").discovery
     assert isinstance(dns, DnsMembers) and (dns.host, dns.port, dns.scheme) == ("shop.example", 443, "wss")
-    assert find_source(dns).discovery is dns and find_source(dns).secure
+    assert find_source(dns).discovery is dns and find_source(dns).urls == ["wss://"]
     monkeypatch.setenv("TIEDREQ_CLUSTER", "dns://[::1]:7000")
     assert find_source(None).discovery.host == "::1"  # type: ignore[attr-defined]
     monkeypatch.delenv("TIEDREQ_CLUSTER")

@@ -27,12 +27,11 @@ class Source(NamedTuple):
     discovery: Discovery
 
     @property
-    def secure(self) -> bool:
-        """Whether it is known to take TLS, or may."""
+    def urls(self) -> list[str]:
+        """The addresses, or, where none is known yet, what they will begin with; both kinds where that is unknown."""
         if isinstance(self.discovery, DnsMembers):
-            return self.discovery.scheme == "wss"
-        known = self.address.replicas
-        return not known or any(replica.url.startswith("wss://") for replica in known)
+            return [f"{self.discovery.scheme}://"]
+        return [replica.url for replica in self.address.replicas] or ["ws://", "wss://"]
 
 
 def is_dns(text: object) -> bool:

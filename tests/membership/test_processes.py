@@ -1,0 +1,107 @@
+"""Real processes started by ``tiedreq serve`` that find each other by a list: one joins, one moves, one leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+import tiedreq
+from tests.cluster._launcher import Child, write_app
+from tests.net.bench import until
+
+pytestmark = pytest.mark.system
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """``start(NAME)`` starts a replica that finds its peers by ``members.txt``; its URL is in ``urls``."""
+    write_app(tmp_path)
+    started: list[Child] = []
+
+    def run(name: str, *options: str) -> Child:
+        words = ["-m", "tiedreq", "serve", "app:service", "--name", name, "--discover", "members.txt", *options]
+        started.append(Child(words, tmp_path))
+        return started[-1]
+
+    yield run
+    for child in started:
+        child.end()
+
+
+def url_of(child: Child) -> str:
+    words = child.line().split()
+    assert words[0] == "ready"
+    return words[2]
+
+
+def put_up(folder: Path, members: dict[str, str]) -> None:
+    """Put the list in place in one go, as people should."""
+    fresh = folder / "members.new"
+    fresh.write_text("".join(f"{name}={url}\n" for name, url in members.items()))
+    os.replace(fresh, folder / "members.txt")
+
+
+async def linked(client: tiedreq.Client, names: set[str]) -> None:
+    """Wait until these replicas, no more, can be reached, and each knows the latency to each."""
+    with trio.fail_after(30):
+        while True:
+            status = await client.replica_status()
+            pairs = [link["notice_latency_ms"] for each in status.values() for link in each["links"].values()]
+            if set(status) == names and len(pairs) == len(names) * (len(names) - 1) and None not in pairs:
+                return
+            await trio.sleep(0.1)
+
+
+def test_one_joins_one_moves_one_leaves_under_traffic(start: Start, tmp_path: Path) -> None:
+    replicas = {name: start(name) for name in "abc"}
+    members = {name: url_of(child) for name, child in replicas.items()}
+    put_up(tmp_path, members)
+
+    async def main() -> tuple[int, set[str]]:
+        answers: list[str] = []
+        stopped = False
+
+        async def calls(client: tiedreq.Client) -> None:
+            while not stopped:
+                answers.append((await client.tied_call("lookup", {"sleep": 0.01}, timeout=20))["replica"])
+
+        async with tiedreq.connect(tmp_path / "members.txt") as client, trio.open_nursery() as nursery:
+            await linked(client, set("abc"))
+            for _ in range(4):
+                nursery.start_soon(calls, client)
+            joined = start("d")
+            members["d"] = await trio.to_thread.run_sync(url_of, joined)
+            put_up(tmp_path, members)
+            await linked(client, set("abcd"))
+            moved = start("b")  # at another address, while the old one still answers
+            members["b"] = await trio.to_thread.run_sync(url_of, moved)
+            put_up(tmp_path, members)
+            with trio.fail_after(30):
+                while (await client.replica_status()).get("b", {}).get("pid") != moved.pid:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            replicas["b"].signal(signal.SIGTERM)
+            del members["a"]
+            put_up(tmp_path, members)
+            await until(lambda: all(row["name"] != "a" for row in client.stats()["members"]), patience=30)
+            replicas["a"].signal(signal.SIGTERM)
+            await linked(client, set("bcd"))
+            mark = len(answers)
+            await until(lambda: len(answers) >= mark + 50, patience=30)
+            stopped = True
+        return len(answers), set(answers[mark:])
+
+    count, last = trio.run(main)
+    assert count > 50 and last <= set("bcd")
+    assert replicas["a"].wait() == 0 and replicas["b"].wait() == 0
+
+
+def test_what_the_command_line_refuses(start: Start) -> None:
+    child = start("a", "--peers", "b=ws://127.0.0.1:1")
+    assert child.wait() == 2 and "--peers and --discover" in child.stderr
