@@ -18,13 +18,26 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 INTO_NAMESPACE = "import os, sys; os.execvp('unshare', ['unshare', '-rn', sys.executable, *sys.argv[1:]])"
 
 
-def why_not() -> str | None:
-    """Why there can be no network of one's own here; None when there can."""
-    for program in ("unshare", "ip"):
+TRY_FIREWALL = """
+set -e
+echo 1 > /proc/sys/net/ipv4/ip_forward
+unshare -n sleep 30 & child=$!
+trap 'kill $child' EXIT
+until [ "$(readlink /proc/$child/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
+ip link add try type veth peer name eth0 netns $child
+nsenter -t $child -n ip link set lo up
+nft 'add table ip try; add chain ip try forward { type filter hook forward priority 0; }'
+nft add rule ip try forward ip saddr 10.0.0.1 counter drop
+"""
+
+
+def why_not(*programs: str, script: str = "ip link set lo up") -> str | None:
+    """Why there can be no network of one's own here, in which ``script`` does what it should; None when there can."""
+    for program in ("unshare", "ip", *programs):
         if shutil.which(program) is None:
             return f"there is no {program} here"
-    tried = subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
-    return None if tried.returncode == 0 else f"no network namespace may be made here: {tried.stderr.strip()}"
+    tried = subprocess.run(["unshare", "-rn", "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    return None if tried.returncode == 0 else f"no such network may be made here: {tried.stderr.strip()}"
 
 
 def test_packets_of_one_host_vanish(tmp_path: Path) -> None:
@@ -40,3 +53,21 @@ def test_packets_of_one_host_vanish(tmp_path: Path) -> None:
     assert told["errors"] == {} and told["calls"] > 200
     assert told["before"] == sorted(ADDRESSES)
     assert told["during"] == ["r0", "r2"]
+
+
+@pytest.mark.parametrize("ways", ["both", "one"])
+def test_a_firewall_between_two_replicas(tmp_path: Path, ways: str) -> None:
+    """Three hosts; packets between two of them vanish, both ways or one. Calls go on, and their ties run twice."""
+    if (reason := why_not("nft", "nsenter", script=TRY_FIREWALL)) is not None:
+        pytest.skip(reason)
+    child = Child(["-c", INTO_NAMESPACE, "-m", "tests.breaking._firewall", str(tmp_path), ways], ROOT)
+    try:
+        told = json.loads(child.line(90))
+        assert child.wait() == 0, child.stderr
+    finally:
+        child.end()
+    assert told["errors"] == {} and told["calls"] > 150
+    assert len(told["packets"]) == (2 if ways == "both" else 1) and min(told["packets"]) > 0
+    assert told["during"] == {"r0-r1": False, "r0-r2": True, "r1-r2": True}
+    assert told["answered"] == ["r0", "r1", "r2"], "the client reaches them all"
+    assert "r0-r1" in told["pairs"]
