@@ -31,7 +31,26 @@ BACKUP_AFTER_DEFAULT = "30ms"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-@click.group(context_settings=SETTINGS)
+class _Commands(click.Group):
+    """The commands below, and those of ``tiedreq.proxy``, which are read when they are asked for."""
+
+    more = ("front", "proxy")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return sorted([*super().list_commands(ctx), *self.more])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        if cmd_name not in self.more:
+            return super().get_command(ctx, cmd_name)
+        from tiedreq.proxy import cli
+
+        found: click.Command = getattr(cli, cmd_name)
+        return found
+
+
+@click.group(cls=_Commands, context_settings=SETTINGS)
 @click.version_option(tiedreq.__version__, prog_name="tiedreq")
 def command() -> None:
     """Tied and hedged requests between the replicas of a service.

@@ -8,18 +8,25 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Protocol
 
 import trio
-
-from tiedreq.net.serving import ReplicaHandle
 
 INTERRUPTED = 130
 GRACE_SECONDS = 2.0
 """Beyond the drain time-out, for what comes after the handlers' end."""
 
 
+class Drainable(Protocol):
+    """What can be told to drain, such as a ``ReplicaHandle``."""
+
+    def drain(self) -> None:
+        """Begin to drain."""
+        ...
+
+
 async def drain_on_signals(
-    handle: ReplicaHandle, drain_timeout: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    handle: Drainable, drain_timeout: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Wait for SIGTERM or SIGINT and drain; a second one ends the process at once with 130.
 

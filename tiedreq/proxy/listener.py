@@ -21,7 +21,7 @@ from tiedreq.core.checks import check_count, check_number
 from tiedreq.net.addresses import Address, parse_address
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners
 from tiedreq.net.quiet import QuietLog
-from tiedreq.proxy.visit import RECEIVE_BYTES, Aborted, ClientGone, Visit, Wire
+from tiedreq.proxy.visit import REASONS, RECEIVE_BYTES, Aborted, ClientGone, Visit, Wire
 
 logger = logging.getLogger("tiedreq.proxy")
 
@@ -70,6 +70,8 @@ class HttpListener:
         self._waiting: dict[int, trio.CancelScope] = {}
         self._draining = False
         self.connections = 0
+        self.over = trio.Event()
+        """Set once it has drained."""
 
     async def run(self, listen: str, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled, or drained; reports where it listens.
@@ -91,6 +93,7 @@ class HttpListener:
                             accepting.start_soon(acceptor.run, listener, nursery)
                 for listener in listeners:
                     listener.socket.close()
+            self.over.set()
         finally:
             for listener in listeners:
                 listener.socket.close()
@@ -226,7 +229,8 @@ class HttpListener:
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]
-        await wire.send(h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        head = h11.Response(status_code=status, headers=headers, reason=REASONS.get(status, b""))
+        await wire.send(head, h11.Data(data=body), h11.EndOfMessage())
         await _drained(wire)
 
 

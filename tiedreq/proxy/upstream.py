@@ -295,11 +295,29 @@ class Response:
 
     async def receive(self) -> bytes:
         """The next part of the body; empty at its end. Raises ``Broke``."""
+        while True:
+            part = self.ready()
+            if part is not None:
+                return part
+            line = self._open_line()
+            try:
+                data = await line.stream.receive_some(RECEIVE_BYTES)
+                line.h11.receive_data(bytes(data))
+            except _BROKEN as error:
+                raise Broke("the connection broke") from error
+
+    def ready(self) -> bytes | None:
+        """As ``receive``, if it has arrived already; None otherwise. Raises ``Broke``."""
         if self.whole:
             return b""
         line = self._open_line()
         while True:
-            event = await self._event(line)
+            try:
+                event = line.h11.next_event()
+            except h11.RemoteProtocolError as error:
+                raise Broke(f"what came is no answer: {error}") from error
+            if event is h11.NEED_DATA:
+                return None
             if isinstance(event, h11.Data):
                 if event.data:
                     return bytes(event.data)

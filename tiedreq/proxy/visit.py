@@ -7,12 +7,15 @@ framing. Not for connections (``proxy.listener``).
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import h11
 import trio
 
 from tiedreq.proxy.headers import Headers, members, values
 
 RECEIVE_BYTES = 64 * 1024
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 class ClientGone(Exception):
@@ -90,7 +93,7 @@ class Visit:
     async def go_on(self) -> None:
         """Tell a client that waits with its body to send it. Raises ``ClientGone``."""
         if self.waits_to_send and not self.answered and self._wire.h11.they_are_waiting_for_100_continue:
-            await self._wire.send(h11.InformationalResponse(status_code=100, headers=[]))
+            await self._wire.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
         self.waits_to_send = False
 
     async def receive(self) -> bytes:
@@ -123,7 +126,7 @@ class Visit:
             self.closing = True
         if self.closing:
             headers = [*headers, (b"connection", b"close")]
-        events: list[h11.Event] = [h11.Response(status_code=status, headers=headers)]
+        events: list[h11.Event] = [h11.Response(status_code=status, headers=headers, reason=REASONS.get(status, b""))]
         if part:
             events.append(h11.Data(data=part))
         if whole:

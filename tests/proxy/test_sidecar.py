@@ -1,0 +1,242 @@
+"""Whole sidecars and a front over real sockets on loopback, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from tests.proxy._peer import Over, Plug, answer, read_request
+from tests.proxy.test_listener import exchange, split
+from tiedreq.core.errors import BadOption
+from tiedreq.proxy.crossing import Crossing
+from tiedreq.proxy.front import Front, FrontOptions
+from tiedreq.proxy.health import HealthOptions
+from tiedreq.proxy.keeper import Sidecars, keep_client
+from tiedreq.proxy.listener import HttpListener
+from tiedreq.proxy.sidecar import Sidecar, SidecarOptions, Upstream
+
+PATIENCE = 30.0
+GET = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+SMALL = FrontOptions(body_bytes_max=1000)
+
+
+class App:
+    """An upstream on a socket, which can be closed and opened again."""
+
+    def __init__(self, name: str, nursery: trio.Nursery) -> None:
+        self.name = name
+        self.requests: list[str] = []
+        self.closed = 0
+        self.healthy = True
+        self.port = 0
+        self.scope = trio.CancelScope()
+        self._nursery = nursery
+
+    async def open(self) -> None:
+        self.scope = trio.CancelScope()
+        self.port = await self._nursery.start(self._run)
+
+    async def _run(self, *, task_status: trio.TaskStatus[int]) -> None:
+        with self.scope:
+            listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1")
+            task_status.started(listeners[0].socket.getsockname()[1])
+            await trio.serve_listeners(self._serve, listeners)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        plug = Plug(stream)
+        try:
+            while True:
+                await self._answer(plug)
+        except (Over, trio.BrokenResourceError, AssertionError):
+            self.closed += 1
+        finally:
+            await stream.aclose()
+
+    async def _answer(self, plug: Plug) -> None:
+        head = await plug.until(b"\r\n\r\n")
+        if b"expect: 100-continue" in head:
+            if b"/refuse" in head:
+                await plug.send(answer(b"no", "413 Too Large", "Connection: close"))
+                raise Over
+            await plug.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        plug.received = head + plug.received
+        line, headers, body = await read_request(plug)
+        if "/health" in line:
+            await plug.send(answer(b"", "200 OK" if self.healthy else "500 Oh"))
+            return
+        self.requests.append(line)
+        if "/hang" in line:
+            await plug.exactly(1)
+        told = f"{self.name} {line.split()[0]} {len(body)} {headers.get('content-length')}"
+        await plug.send(answer(told.encode()))
+
+
+async def until(true: Any) -> None:
+    with trio.fail_after(PATIENCE):
+        for _ in iter(true, True):
+            await trio.sleep(0.01)
+
+
+async def until_answered(plug: Plug, begin: bytes) -> None:
+    for _ in range(1000):
+        if (await exchange(plug, GET))[2].startswith(begin):
+            return
+        await trio.sleep(0.02)
+    pytest.fail(f"no answer began with {begin!r}")
+
+
+@asynccontextmanager
+async def running(count: int, **options: Any) -> AsyncIterator[tuple[list[App], list[Sidecar], Plug]]:
+    """So many sidecars with their apps, and a connection to a front."""
+    async with trio.open_nursery() as nursery:
+        apps = [App(f"app{number}", nursery) for number in range(count)]
+        sidecars: list[Sidecar] = []
+        for app in apps:
+            await app.open()
+            peers = {each.options.name: each.handle.url for each in sidecars if each.handle is not None}
+            chosen = SidecarOptions(
+                upstream=Upstream("127.0.0.1", app.port), name=f"r{len(sidecars)}", peers=peers, **options
+            )
+            sidecars.append(Sidecar(chosen))
+            await nursery.start(sidecars[-1].run)
+            with trio.fail_after(PATIENCE):
+                await sidecars[-1].ready.wait()
+        front = Front(SMALL, Crossing(None))
+        urls = [sidecar.handle.url for sidecar in sidecars if sidecar.handle is not None]
+        nursery.start_soon(front.run)
+        nursery.start_soon(keep_client, front, Sidecars(replicas=urls, token=options.get("token")))
+        listener = HttpListener(front.handle, SMALL.limits)
+        bound = await nursery.start(listener.run, "127.0.0.1:0")
+        await until(lambda: front.client is not None and len(front.client.stats()["replicas"]) == count)
+        async with await trio.open_tcp_stream(bound.host, bound.port) as stream:
+            yield apps, sidecars, Plug(stream)
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_are_tied_and_what_has_a_long_body_passes_once() -> None:
+    async with running(2, token="secret") as (apps, sidecars, plug):
+        for _ in range(3):
+            assert (await exchange(plug, GET))[0] == 200
+        assert sum(len(app.requests) for app in apps) in range(3, 7), "two may start at once"
+        for app in apps:
+            app.requests.clear()
+        body = b"x" * 200_000
+        status, headers, told = await exchange(
+            plug, b"PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + body
+        )
+        assert status == 200 and told.endswith(b" PUT 200000 200000") and headers["tiedreq-replica"] in ("r0", "r1")
+        chunked = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n%b\r\n0\r\n\r\n" % body
+        status, _, told = await exchange(plug, chunked)
+        assert status == 200 and told.endswith(b" POST 200000 None")
+        assert sum(len(app.requests) for app in apps) == 2
+        await until(lambda: not any(len(sidecar.desk) for sidecar in sidecars))
+        await until(lambda: not any(sidecar.upstream.open for sidecar in sidecars))
+
+
+async def test_a_long_body_is_sent_only_once_the_upstream_asks_for_it() -> None:
+    async with running(1) as (apps, _, plug):
+        waits = b"PUT /%b HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2000\r\n\r\n"
+        await plug.send(waits % b"a")
+        assert split(await plug.until(b"\r\n\r\n"))[0] == 100
+        assert (await exchange(plug, b"x" * 2000))[2] == b"app0 PUT 2000 2000"
+        await plug.send(waits % b"refuse")
+        status, headers, body = split(await plug.rest())
+        assert status == 413 and body == b"no" and headers["connection"] == "close"
+        assert len(apps[0].requests) == 1
+
+
+async def test_a_client_that_leaves_closes_the_upload_and_frees_the_slot() -> None:
+    async with running(1, slots=1) as (apps, sidecars, plug):
+        await plug.send(b"PUT /hang HTTP/1.1\r\nHost: a\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000)
+        await until(lambda: bool(apps[0].requests))
+        assert len(sidecars[0].desk) == 0 and sidecars[0].upstream.open == 1, "the ticket is used up"
+        await plug.close()
+        await until(lambda: apps[0].closed > 0)
+        handle = sidecars[0].handle
+        assert handle is not None
+        await until(lambda: handle.status()["free"] == 1)
+
+
+async def test_a_ticket_is_needed() -> None:
+    async with running(1) as (apps, sidecars, _):
+        async with await trio.open_tcp_stream("127.0.0.1", sidecars[0].desk.port) as stream:
+            for request in (GET, GET.replace(b"\r\n\r\n", b"\r\nTiedreq-Ticket: 0000\r\n\r\n")):
+                assert (await exchange(Plug(stream), request))[0] == 403
+        assert not apps[0].requests
+
+
+async def test_an_upstream_that_is_gone_takes_its_sidecar_out_until_it_is_back() -> None:
+    async with running(2) as (apps, sidecars, plug):
+        first = sidecars[0].handle
+        assert first is not None
+        apps[0].scope.cancel()
+        for _ in range(20):
+            assert (await exchange(plug, GET))[2].startswith(b"app1 ")
+        await until(lambda: not sidecars[0].health.up or len(apps[1].requests) > 40)
+        with trio.fail_after(PATIENCE):
+            while sidecars[0].health.up:  # nobody has asked it yet
+                await exchange(plug, GET)
+        await apps[0].open()
+        await until(lambda: sidecars[0].handle is not first)
+        assert sidecars[0].handle is not None and sidecars[0].handle.url == first.url
+        apps[1].scope.cancel()
+        await until_answered(plug, b"app0 GET")
+
+
+async def test_a_failing_health_check_takes_it_out() -> None:
+    health = HealthOptions(path="/health", interval=0.02)
+    async with running(1, health=health) as (apps, sidecars, plug):
+        first = sidecars[0].handle
+        apps[0].healthy = False
+        await until(lambda: not sidecars[0].health.up)
+        assert sidecars[0].health.reason == "/health is answered with 500" and first is not None and first.draining
+        apps[0].healthy = True
+        await until(lambda: sidecars[0].handle is not first)
+        await until_answered(plug, b"app0 GET")
+
+
+async def test_a_sidecar_is_a_front_too_and_drains(nursery) -> None:
+    app = App("app", nursery)
+    await app.open()
+    options = SidecarOptions(upstream=Upstream("127.0.0.1", app.port), name="a", http="127.0.0.1:0")
+    sidecar, over = Sidecar(options), trio.Event()
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        await sidecar.run(task_status=task_status)
+        over.set()
+
+    await nursery.start(run)
+    with trio.fail_after(PATIENCE):
+        await sidecar.front.connected.wait()
+    assert sidecar.http_url is not None
+    async with await trio.open_tcp_stream("127.0.0.1", int(sidecar.http_url.rpartition(":")[2])) as stream:
+        assert (await exchange(Plug(stream), GET))[2].startswith(b"app GET")
+        sidecar.drain()
+        assert await Plug(stream).rest() == b""
+    with trio.fail_after(PATIENCE):
+        await over.wait()
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:8000", "https://a:1", "http://", "http://a:x", "http://a/b", "http://u@a", "http://a?b", "ws://a"],
+)
+def test_what_is_no_upstream(url: str) -> None:
+    with pytest.raises(BadOption, match=r"^upstream: .* is not http://HOST:PORT"):
+        Upstream.read(url)
+
+
+def test_options() -> None:
+    assert str(Upstream.read("http://[::1]:81/")) == "http://[::1]:81" and Upstream.read("http://a").port == 80
+    for change in ({"path": "health"}, {"path": "/a b"}, {"interval": 0}, {"failures_max": 0}):
+        with pytest.raises(BadOption):
+            replace(HealthOptions(), **change)
+    for change in ({"timeout": 0}, {"stall": -1}, {"body_bytes_max": 0}):
+        with pytest.raises(BadOption):
+            replace(FrontOptions(), **change)

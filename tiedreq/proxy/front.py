@@ -1,0 +1,282 @@
+"""The front: takes plain HTTP, sends it as streams of tied copies to the sidecars, and answers with the winner's.
+
+A request that may run twice is tied. One that may not passes once: whole, where its body is short; through a passage
+(``proxy.passage``), where it is long or of unknown length. What went wrong becomes a status: 502 for an upstream that
+broke, 503 where no replica is ready, 504 where the answer did not begin in time; once an answer has begun, its
+connection is closed.
+
+Not for HTTP itself (``proxy.listener``), nor for which headers are passed on (``proxy.headers``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from dataclasses import dataclass, field
+
+import trio
+
+from tiedreq.core.checks import check_count, check_number
+from tiedreq.core.policy import Plain, Policy, Tied
+from tiedreq.errors import (
+    CallError,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    Overloaded,
+    RemoteFailure,
+    TooLarge,
+    Unavailable,
+    UsageError,
+)
+from tiedreq.net.client import Client
+from tiedreq.net.stream import Stream
+from tiedreq.proxy import headers as fields
+from tiedreq.proxy.crossing import Crossing
+from tiedreq.proxy.headers import Headers
+from tiedreq.proxy.listener import ListenerLimits
+from tiedreq.proxy.messages import ONCE, TIED, Ask, BadMessage, Head, unpack_part
+from tiedreq.proxy.patience import Patience
+from tiedreq.proxy.rules import Rules
+from tiedreq.proxy.visit import Aborted, Visit
+from tiedreq.proxy.worker import BUSY, UNREACHABLE
+
+logger = logging.getLogger("tiedreq.proxy")
+
+WHOLE_SECONDS = 86_400.0
+"""The longest that an answer may take from end to end."""
+TRIES_MAX = 3
+"""How often a request that passes once is sent, where it certainly did not reach an upstream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontOptions:
+    """What a front may be told.
+
+    ``timeout`` is the time, in seconds, until an answer begins, and ``stall`` that between two parts of it.
+    ``body_bytes_max`` bounds what is kept of the body of one request; a longer one is streamed, and passes once.
+    ``trust_forwarded``: believe what requests say of those before the client (``X-Forwarded-For`` and the like).
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    policy: Policy = field(default_factory=Tied)
+    timeout: float = 60.0
+    stall: float = 60.0
+    body_bytes_max: int = 1024 * 1024
+    trust_forwarded: bool = False
+    limits: ListenerLimits = field(default_factory=ListenerLimits)
+
+    def __post_init__(self) -> None:
+        check_number("timeout", self.timeout, 0.001, WHOLE_SECONDS, "seconds")
+        check_number("stall", self.stall, 0.001, WHOLE_SECONDS, "seconds")
+        check_count("body_bytes_max", self.body_bytes_max, 1, 16 * 1024 * 1024)
+
+
+class Front:
+    """Answers requests with the help of a client, which may come and go."""
+
+    def __init__(self, options: FrontOptions, crossing: Crossing | None = None) -> None:
+        self._options = options
+        self._pseudonym = b"tiedreq-" + secrets.token_hex(4).encode()
+        self._timeout = Patience(options.timeout)
+        self._stall = Patience(options.stall)
+        self._crossing = crossing if crossing is not None else Crossing(None)
+        self.client: Client | None = None
+        self.connected = trio.Event()
+        """Set once a client has reached a replica."""
+
+    async def run(self) -> None:
+        """Watch the time, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._timeout.run)
+            nursery.start_soon(self._stall.run)
+
+    async def handle(self, visit: Visit) -> None:
+        """Answer one request."""
+        method = visit.method
+        refused = fields.refusal(method, visit.target, visit.headers, visit.version, self._pseudonym)
+        if refused is not None:
+            await visit.say(refused.status, f"tiedreq: {refused.text}", _error("refused"))
+            return
+        if not fields.may_go_on(method, visit.headers):
+            await visit.say(405 if method == b"TRACE" else 200, "tiedreq: Max-Forwards ends here")
+            return
+        target, headers = fields.origin_form(visit.target, visit.headers)
+        kept = fields.for_upstream(
+            method,
+            headers,
+            version=visit.version,
+            peer=visit.peer,
+            scheme=visit.scheme,
+            pseudonym=self._pseudonym,
+            trusted=self._options.trust_forwarded,
+        )
+        body, whole = await self._body(visit)
+        if self.client is None:
+            await self._unready(visit)
+            return
+        scope = trio.CancelScope()
+        with scope:
+            self._timeout.begin(scope)
+            try:
+                if whole:
+                    await self._ask(self.client, visit, scope, Ask(method, target, kept, body))
+                else:
+                    await self._cross(self.client, visit, scope, Ask(method, target, kept, body))
+            finally:
+                self._timeout.end(scope)
+                self._stall.end(scope)
+        if scope.cancelled_caught:
+            await self._too_late(visit)
+
+    async def _body(self, visit: Visit) -> tuple[bytes, bool]:
+        """The body of a request, and whether it is whole; of a long one what is needed to know that it is long."""
+        if visit.bodiless:
+            return b"", True
+        limit = self._options.body_bytes_max
+        if visit.length is not None and visit.length > limit:
+            return b"", False
+        parts, size = [], 0
+        while part := await visit.receive():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                return b"".join(parts), False
+        return b"".join(parts), True
+
+    # ---- whole requests ---------------------------------------------------------------------------------------
+
+    async def _ask(self, client: Client, visit: Visit, scope: trio.CancelScope, ask: Ask) -> None:
+        tied = self._options.rules.tied(ask.method, ask.target)
+        for tries_left in reversed(range(TRIES_MAX)):
+            try:
+                if tied:
+                    stream = client.stream(TIED, ask.pack(), policy=self._options.policy, timeout=WHOLE_SECONDS)
+                else:
+                    stream = client.stream(ONCE, ask.pack(), policy=Plain(), timeout=WHOLE_SECONDS)
+                async with stream:
+                    await self._relay(stream, visit, scope)
+                return
+            except RemoteFailure as error:
+                if tied or error.code != UNREACHABLE or not tries_left or visit.answered:
+                    await self._failed(visit, error)
+                    return
+            except (CallError, UsageError, BadMessage) as error:
+                await self._failed(visit, error)
+                return
+
+    async def _relay(self, stream: Stream, visit: Visit, scope: trio.CancelScope) -> None:
+        """Answer with the items of a stream."""
+        self._timeout.end(scope)
+        self._stall.begin(scope)
+        try:
+            head = Head.unpack(await anext(stream))
+        except StopAsyncIteration:
+            raise BadMessage("the stream of a response is empty") from None
+        kept = fields.for_client(head.status, head.headers, pseudonym=self._pseudonym)
+        await visit.respond(head.status, kept + _story(stream, visit), head.part, whole=head.whole)
+        ended: Headers = []
+        async for item in stream:
+            part = unpack_part(item)
+            if isinstance(part, bytes):
+                self._stall.begin(scope)
+                await visit.send(part)
+            else:
+                ended = fields.trailers(part)
+        await visit.finish(ended)
+
+    # ---- streamed bodies --------------------------------------------------------------------------------------
+
+    async def _cross(self, client: Client, visit: Visit, scope: trio.CancelScope, ask: Ask) -> None:
+        def progress() -> None:
+            self._timeout.begin(scope)
+
+        def headers(status: int, given: Headers, replica: str | None) -> Headers:
+            self._timeout.end(scope)
+            kept = fields.for_client(status, given, pseudonym=self._pseudonym)
+            return [*kept, *_replica(replica), _timing(replica, visit)]
+
+        try:
+            await self._crossing.carry(client, self._options.policy, visit, ask, progress, headers)
+        except (CallError, UsageError, BadMessage) as error:
+            await self._failed(visit, error)
+
+    # ---- what went wrong --------------------------------------------------------------------------------------
+
+    async def _failed(self, visit: Visit, error: Exception) -> None:
+        """Answer with what an error means; where an answer has begun, break it off."""
+        if visit.answered:
+            raise Aborted(str(error)) from error
+        if isinstance(error, RemoteFailure) and error.code == BUSY:
+            head = Head.unpack(error.details)
+            kept = fields.for_client(head.status, head.headers, pseudonym=self._pseudonym)
+            replica = error.attempts[-1].replica if error.attempts else None
+            await visit.respond(head.status, kept + _replica(replica), head.part, whole=True)
+            return
+        status, code, extra = _meaning(error)
+        logger.info("%s %s answered with %d: %s", visit.method.decode(), code, status, error)
+        await visit.say(status, f"tiedreq: {error}", [*_error(code), *extra])
+
+    async def _too_late(self, visit: Visit) -> None:
+        if visit.answered:
+            raise Aborted(f"no more of the answer came within {self._options.stall:g} s")
+        client = self.client
+        if client is None or not client.stats()["replicas"]:
+            await self._unready(visit)
+            return
+        text = f"tiedreq: no answer began within {self._options.timeout:g} s"
+        await visit.say(504, text, _error("timeout"))
+
+    async def _unready(self, visit: Visit) -> None:
+        await visit.say(503, "tiedreq: no replica is ready", [*_error("unready"), (b"retry-after", b"1")])
+
+
+def _meaning(error: Exception) -> tuple[int, str, Headers]:
+    """The status of an error, its code, and further headers."""
+    match error:
+        case Overloaded():
+            pause = max(1, math.ceil(error.retry_after))
+            return 503, "overloaded", [(b"retry-after", b"%d" % pause)]
+        case DeadlineExceeded():
+            return 504, "timeout", []
+        case OutcomeUnknown():
+            return 502, "unknown", []
+        case Unavailable():
+            return 503, "unavailable", [(b"retry-after", b"1")]
+        case RemoteFailure():
+            return 502, error.code.replace("_", "-"), []
+        case TooLarge():
+            return 413, "too-large", []
+        case UsageError():
+            return 503, "unready", [(b"retry-after", b"1")]
+    return 502, "broke", []
+
+
+def _error(code: str) -> Headers:
+    return [(b"tiedreq-error", code.encode("ascii", "replace"))]
+
+
+def _replica(name: str | None) -> Headers:
+    """Who answered. A name that a header can't hold is left out."""
+    if name is None or not name.isascii():
+        return []
+    return [(b"tiedreq-replica", name.encode())]
+
+
+def _quoted(name: str | None) -> bytes:
+    text = (name or "?").encode("ascii", "replace")
+    return text.replace(b"\\", b"?").replace(b'"', b"?")
+
+
+def _timing(replica: str | None, visit: Visit) -> tuple[bytes, bytes]:
+    milliseconds = 1000 * (trio.current_time() - visit.began)
+    return b"server-timing", b'tiedreq;desc="%b";dur=%.1f' % (_quoted(replica), milliseconds)
+
+
+def _story(stream: Stream, visit: Visit) -> Headers:
+    """Which replica answered, and where the time went."""
+    name, value = _timing(stream.replica, visit)
+    for metric, seconds in ((b"queue", stream.queue_wait), (b"upstream", stream.service_time)):
+        if seconds is not None:
+            value += b", %b;dur=%.1f" % (metric, 1000 * seconds)
+    return [*_replica(stream.replica), (name, value)]

@@ -1,0 +1,122 @@
+"""Runs requests at the upstream: the handlers of a sidecar's service.
+
+Each execution is one HTTP request. Cancelling it closes its connection, which is how an HTTP server learns that nobody
+waits any more. The first item is sent when the head and the first part of the body are there; a body that is slow to
+begin holds its head back for ``HEAD_SECONDS``, so that an answer of a few bytes is one item.
+
+An upstream that can't be reached, breaks, or answers 503 with ``Retry-After`` lets the other copy win; where there is
+none, that answer is the answer. Every other answer counts, whatever its status, unless ``let_other_win`` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from tiedreq.proxy import headers as rules
+from tiedreq.proxy.messages import ONCE, PASSAGE, TIED, Ask, BadMessage, Head, pack_trailers
+from tiedreq.proxy.passage import PassageDesk
+from tiedreq.proxy.relay import Parts
+from tiedreq.proxy.upstream import Broke, HttpClient, Response, Unreachable
+from tiedreq.service import TIMEOUT_MAX_SECONDS, Context, Failure, Service
+
+HEAD_SECONDS = 0.1
+BUSY_BYTES_MAX = 64 * 1024
+"""The longest body of an answer that another copy may better."""
+PUSHBACK_SECONDS_MAX = 5.0
+
+UNREACHABLE = "upstream_unreachable"
+"""The code of the failure of a request that was certainly not sent."""
+BROKE = "upstream_broke"
+BUSY = "upstream_busy"
+"""The code of the failure that carries an answer which another copy may better."""
+
+
+class Worker:
+    """What executions need. ``refused`` is told when the upstream can't be reached."""
+
+    def __init__(
+        self,
+        upstream: HttpClient,
+        refused: Callable[[Unreachable], None],
+        let_other_win: frozenset[int] = frozenset(),
+    ) -> None:
+        self._upstream = upstream
+        self._refused = refused
+        self._let_other_win = let_other_win
+
+    async def run(self, repeat: bool, ctx: Context, args: Any) -> AsyncIterator[Any]:
+        """The items of one response. ``repeat``: the request may be sent twice. Raises ``Failure``."""
+        try:
+            ask = Ask.unpack(args)
+        except BadMessage as error:
+            raise Failure("bad_request", str(error)) from None
+        response = await self._begin(ask, repeat)
+        try:
+            if repeat:
+                await self._unless_busy(response, ctx.pushback)
+            parts = Parts(response)
+            part = await _first(parts, response)
+            yield Head(response.status, response.headers, part, parts.over and not response.trailers).pack()
+            while not parts.over:
+                part = await parts.next()
+                if part:
+                    yield part
+            kept = rules.trailers(response.trailers)
+            if kept:
+                yield pack_trailers(kept)
+        except Broke as error:
+            raise Failure(BROKE, str(error), retryable=repeat) from None
+        finally:
+            await response.aclose()
+
+    async def _begin(self, ask: Ask, repeat: bool) -> Response:
+        try:
+            return await self._upstream.send(ask.method, ask.target, ask.headers, ask.body, repeat=repeat)
+        except Unreachable as error:
+            self._refused(error)
+            raise Failure(UNREACHABLE, f"no connection to the upstream: {error}", retryable=True) from None
+        except Broke as error:
+            raise Failure(BROKE, str(error), retryable=repeat) from None
+
+    async def _unless_busy(self, response: Response, pushback: Callable[[float], None]) -> None:
+        """Raises ``Failure`` for an answer that another copy may better, if its body is short."""
+        status, pause = response.status, rules.retry_after(response.status, response.headers)
+        if pause is None and status not in self._let_other_win:
+            return
+        if response.length is None or response.length > BUSY_BYTES_MAX:
+            return
+        body = b""
+        while part := await response.receive():
+            body += part
+        if pause:
+            pushback(min(pause, PUSHBACK_SECONDS_MAX))
+        answer = Head(status, response.headers, body, True)
+        raise Failure(BUSY, f"the upstream answered {status}", answer.pack(), retryable=True)
+
+
+async def _first(parts: Parts, response: Response) -> bytes:
+    """The first part of a body, if it comes soon."""
+    part = response.ready()
+    if part is None:
+        with trio.move_on_after(HEAD_SECONDS) as scope:
+            part = await response.receive()
+        if scope.cancelled_caught:
+            return b""
+    if not part:
+        parts.over = True
+        return b""
+    return parts.more(part)
+
+
+def sidecar_service(worker: Worker, desk: PassageDesk) -> Service:
+    """The service that a sidecar serves."""
+    service = Service("http")
+    for name, repeat in ((TIED, True), (ONCE, False)):
+        declare = service.stream(name, idempotent=repeat, timeout_max=TIMEOUT_MAX_SECONDS)
+        declare(partial(worker.run, repeat))
+    service.stream(PASSAGE, idempotent=True, timeout_max=TIMEOUT_MAX_SECONDS)(desk.lend)
+    return service
