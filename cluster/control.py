@@ -40,12 +40,14 @@ class Operator:
         self._demo = demo
         self._driver = driver
         self._busy: set[str] = set()
+        self._scaling = False
         self._verbs: dict[str, Callable[[Request], Awaitable[str]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "kill": self._kill,
             "restart": self._restart,
             "drain": self._drain,
+            "scale": self._scale,
             "slow": self._slow,
             "latency": self._latency,
             "partition": self._partition,
@@ -148,6 +150,24 @@ class Operator:
                 timeout = format_duration(self._cluster.drain_timeout)
                 raise ControlRefused(f"{keeper.name} did not drain within {timeout} and was killed; it stays down")
         return f"{keeper.name} has drained and stays down until it is restarted"
+
+    async def _scale(self, request: Request) -> str:
+        """``replicas``: how many there are to be."""
+        count = request.get("replicas")
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise BadOption(f"replicas: {str(count)[:60]!r} is not a whole number")
+        if self._scaling:
+            raise ControlRefused("replicas are being added or taken away")
+        before = len(self._cluster.keepers)
+        self._scaling = True
+        try:
+            with self._alone(list(self._cluster.keepers[max(count, 0) :])):
+                names = await self._cluster.scale(count)
+        finally:
+            self._scaling = False
+        if not names:
+            return f"there are {count} replicas already"
+        return f"{', '.join(names)}: {'joined' if count > before else 'drained and left'}; there are {count} replicas"
 
     def _alone(self, keepers: list[Keeper]) -> _Alone:
         return _Alone(self._busy, {keeper.name for keeper in keepers})

@@ -24,7 +24,7 @@ from tiedreq.clusterfile import DEFAULT_PATH, ENVIRONMENT
 
 INTERRUPTED = 130
 ANSWER_SECONDS = 20.0
-LONG = ("restart", "drain")
+LONG = ("restart", "drain", "scale")
 """Verbs that take as long as calls do that run."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -138,6 +138,14 @@ def restart(directory: Path, replica: str) -> None:
 def drain(directory: Path, replica: str) -> None:
     """Let a replica finish what runs and end; it stays down until it is restarted."""
     _do(directory, "drain", replica=replica)
+
+
+@command.command()
+@click.argument("replicas", type=int)
+@click.pass_obj
+def scale(directory: Path, replicas: int) -> None:
+    """Have so many replicas: more are started, or those with the highest numbers drain and leave. No call fails."""
+    _do(directory, "scale", replicas=replicas)
 
 
 @command.command()

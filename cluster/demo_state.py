@@ -45,7 +45,7 @@ class DemoState:
         """What to add to the environment of a replica that is started now."""
         slow = self._config.demo.slow
         if name in faults.slow:
-            slow = (SlowSpec(self._config.names.index(name), faults.slow[name]),)
+            slow = (SlowSpec(int(name.removeprefix("r")), faults.slow[name]),)
         return self._settings(name, self.service, slow, self.pause).environment()
 
     def view(self) -> dict[str, Any]:

@@ -127,7 +127,8 @@ class Reports:
         """Send one report, a ``whole`` one with the snapshot, which costs more; True when all links are up."""
         status, snapshot = self._handle.status(), self._handle.snapshot() if whole else None
         await self._sender.send({"event": "status", "status": status, "snapshot": snapshot})
-        return self.peers is not None and sum(link["up"] for link in status["links"].values()) >= self.peers
+        on_use = status["mesh"]["links"] != "all"
+        return self.peers is not None and (on_use or sum(link["up"] for link in status["links"].values()) >= self.peers)
 
     async def run(self) -> None:
         """Send reports until cancelled."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from cluster.engines.base import Engine, ReplicaSpec
 from cluster.faults import Faults
 from cluster.keeper import Fatal, Keeper
 from cluster.metrics import write_targets
+from cluster.refusal import ControlRefused
 from cluster.state import StateDirectory
 from tiedreq.clusterfile import ClusterAddress, ReplicaAddress
 from tiedreq.net.addresses import Address, parse_url
@@ -78,6 +79,11 @@ class Cluster:
         self._is_ready = False
         self._unwritten = False
         self._lost_at: dict[str, float] = {}
+        self._engine = engine
+        self._nursery: trio.Nursery | None = None
+        self._joining: dict[str, tuple[Keeper, trio.Event]] = {}
+        self._not_joined: dict[str, Fatal] = {}
+        self._executions_gone = 0
         self.keepers = tuple(Keeper(self._spec(index, name), engine, self) for index, name in enumerate(config.names))
 
     def _spec(self, index: int, name: str) -> ReplicaSpec:
@@ -98,12 +104,13 @@ class Cluster:
     async def running(self) -> AsyncIterator[None]:
         """Start the replicas, all at once; when it is left, none is left."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for keeper in self.keepers:
                 nursery.start_soon(keeper.run, name=f"keeper of {keeper.name}")
             try:
                 yield
             finally:
-                for keeper in self.keepers:
+                for keeper in [*self.keepers, *(keeper for keeper, _ in self._joining.values())]:
                     keeper.kill()
                 nursery.cancel_scope.cancel()
 
@@ -134,15 +141,69 @@ class Cluster:
 
     async def drain(self) -> None:
         """End all replicas in good order, or at once where the drain time-out is over."""
-        timeout = self._config.drain_timeout
+        for name in await self._drain_all(self.keepers):
+            self._output.note(
+                f"{name} did not drain within {format_duration(self._config.drain_timeout)} and was killed"
+            )
+
+    # ---- more or fewer ----------------------------------------------------------------------------------------
+
+    async def scale(self, count: int) -> list[str]:
+        """Have ``count`` replicas: start more, or drain those with the highest numbers. Who is there runs on.
+
+        Returns the names of those that came or went. Raises ``BadOption`` for a number that can't be had, and
+        ``ControlRefused`` when one could not be started or had to be killed; the others have come or gone then.
+        """
+        config = replace(self._config, replicas=count)
+        before = len(self.keepers)
+        if count >= before:
+            names = config.names[before:]
+            async with trio.open_nursery() as nursery:
+                for index, name in enumerate(names, before):
+                    nursery.start_soon(self._join, Keeper(self._spec(index, name), self._engine, self))
+        else:
+            names = tuple(keeper.name for keeper in self.keepers[count:])
+        leaving = list(self.keepers[count:])
+        self._set_members(self.keepers[:count])
+        late = await self._drain_all(leaving)
+        for keeper in leaving:
+            self._executions_gone += keeper.executions
+            self._output.event({"event": "replica_left", "replica": keeper.name, "pid": keeper.pid})
+        failed = {name: self._not_joined.pop(name) for name in names if name in self._not_joined}
+        if failed:
+            raise ControlRefused("; ".join(f"{name}: {fatal.story}" for name, fatal in failed.items()))
+        if late:
+            timeout = format_duration(self._config.drain_timeout)
+            raise ControlRefused(f"{', '.join(late)} did not drain within {timeout} and had to be killed")
+        return list(names)
+
+    async def _join(self, keeper: Keeper) -> None:
+        """Start one more replica; it is a member as soon as it is up."""
+        assert self._nursery is not None
+        over = trio.Event()
+        self._joining[keeper.name] = keeper, over
+        self._nursery.start_soon(keeper.run, name=f"keeper of {keeper.name}")
+        await over.wait()
+
+    def _set_members(self, keepers: Iterable[Keeper]) -> None:
+        """These are all members now: everybody is told, clients first."""
+        self.keepers = tuple(sorted(keepers, key=lambda keeper: int(keeper.name.removeprefix("r"))))
+        self._config = replace(self._config, replicas=len(self.keepers))
+        self._write()
+        self._tell_peers()
+
+    async def _drain_all(self, keepers: Iterable[Keeper]) -> list[str]:
+        """End these replicas in good order; the names of those that had to be killed."""
+        late: list[str] = []
 
         async def drain(keeper: Keeper) -> None:
-            if not await keeper.drain(timeout):
-                self._output.note(f"{keeper.name} did not drain within {format_duration(timeout)} and was killed")
+            if not await keeper.drain(self._config.drain_timeout):
+                late.append(keeper.name)
 
         async with trio.open_nursery() as nursery:
-            for keeper in self.keepers:
+            for keeper in keepers:
                 nursery.start_soon(drain, keeper)
+        return late
 
     @property
     def drain_timeout(self) -> float:
@@ -164,6 +225,8 @@ class Cluster:
     def _is_up_and_linked(self, keeper: Keeper) -> bool:
         if keeper.state != "up" or keeper.status is None:
             return False
+        if _opens_on_use(keeper.status):
+            return True
         links = keeper.status["links"]
         others = [other for other in self.keepers if other.state == "up" and other is not keeper and not other.frozen]
         cut = self.faults.cut_from(keeper.name)
@@ -184,13 +247,19 @@ class Cluster:
                     nursery.start_soon(keeper.send, {"do": "status"})
             while any(keeper.status is before[keeper.name] and keeper.state == "up" for keeper in waiting):
                 await self._news.wait()
-        return sum(keeper.executions for keeper in self.keepers)
+        return self._executions_gone + sum(keeper.executions for keeper in self.keepers)
 
     # ---- what keepers tell ------------------------------------------------------------------------------------
 
     def came_up(self, keeper: Keeper) -> None:
         """See ``Owner``."""
-        if self._is_ready:
+        if keeper.name in self._joining:
+            _, over = self._joining.pop(keeper.name)
+            self._set_members([*self.keepers, keeper])
+            url = self._url(keeper)
+            self._output.event({"event": "replica_joined", "replica": keeper.name, "url": url, "pid": keeper.pid})
+            over.set()
+        elif self._is_ready:
             self._write()
             if keeper.moved:
                 self._tell_peers()
@@ -229,6 +298,11 @@ class Cluster:
 
     def never_came_up(self, keeper: Keeper, fatal: Fatal) -> None:
         """See ``Owner``."""
+        if keeper.name in self._joining:
+            _, over = self._joining.pop(keeper.name)
+            self._not_joined[keeper.name] = fatal
+            over.set()
+            return
         if self.start_failure is None:
             self.start_failure = keeper, fatal
         self._started.set()
@@ -263,7 +337,9 @@ class Cluster:
             keeper.post(self._peers_message())
 
     def _is_linked(self, status: dict[str, Any] | None) -> bool:
-        return status is not None and sum(link["up"] for link in status["links"].values()) == len(self.keepers) - 1
+        if status is None or _opens_on_use(status):
+            return status is not None
+        return bool(sum(link["up"] for link in status["links"].values()) == len(self.keepers) - 1)
 
     def _url(self, keeper: Keeper) -> str:
         """The replica's URL as everybody on this host can use it."""
@@ -297,3 +373,8 @@ class Cluster:
         self._state.write(self.address())
         shown = {keeper.name: keeper.observe_url for keeper in self.keepers}
         write_targets(self._state.targets, {name: url for name, url in shown.items() if url is not None})
+
+
+def _opens_on_use(status: Mapping[str, Any]) -> bool:
+    """Whether a replica has so many peers that it links to them only when it has something to say."""
+    return bool(status["mesh"]["links"] != "all")

@@ -52,6 +52,8 @@ def links_cell(status: Mapping[str, Any]) -> str:
     """``3/3`` when all links are up; the names of those that are down otherwise."""
     links: Mapping[str, Mapping[str, Any]] = status.get("links") or {}
     down = [name for name, link in links.items() if not link.get("up")]
+    if (status.get("mesh") or {}).get("links", "all") != "all":
+        return f"{len(links) - len(down)} in use"
     shown = f"{len(links) - len(down)}/{len(links)}"
     return f"{shown} down: {', '.join(down[:4])}{' …' if len(down) > 4 else ''}" if down else shown
 

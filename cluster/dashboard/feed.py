@@ -76,6 +76,8 @@ class Feed:
 
     def refresh(self) -> dict[str, Any]:
         """Make a picture, out of turn where something was just changed."""
+        names = [keeper.name for keeper in self._cluster.keepers]
+        self._windows = {name: self._windows.get(name) or Window() for name in names}
         for keeper in self._cluster.keepers:
             self._windows[keeper.name].take(keeper.snapshot)
         self._take_races()

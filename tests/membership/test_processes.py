@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import trio
 
 import tiedreq
-from tests.cluster._launcher import Child, write_app
+from tests.cluster._launcher import Child, Up, alive, eventually, starter, write_app
 from tests.net.bench import until
 
 pytestmark = pytest.mark.system
@@ -33,6 +35,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield run
     for child in started:
         child.end()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    yield from starter(tmp_path)
 
 
 def url_of(child: Child) -> str:
@@ -105,3 +112,38 @@ def test_one_joins_one_moves_one_leaves_under_traffic(start: Start, tmp_path: Pa
 def test_what_the_command_line_refuses(start: Start) -> None:
     child = start("a", "--peers", "b=ws://127.0.0.1:1")
     assert child.wait() == 2 and "--peers and --discover" in child.stderr
+
+
+def test_a_cluster_that_grows_and_shrinks_under_traffic(up: Callable[..., Up], tmp_path: Path) -> None:
+    launcher = up("--replicas", "2", "--json", "--rate", "30", "--no-dashboard")
+    launcher.event("ready")
+
+    def ctl(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "cluster.ctl", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    grown = ctl("scale", "4")
+    assert grown.returncode == 0 and "r2, r3: joined; there are 4 replicas" in grown.stdout, grown.stderr
+    assert {launcher.event("replica_joined")["replica"] for _ in range(2)} == {"r2", "r3"}
+    assert list(launcher.replica_pids()) == ["r0", "r1", "r2", "r3"]
+    old = launcher.replica_pids()
+    assert eventually(lambda: ctl("status").stdout.count("3/3") == 4)
+
+    async def answerers(wanted: set[str]) -> set[str]:
+        found: set[str] = set()
+        async with tiedreq.connect(launcher.cluster_file) as client:
+            with trio.move_on_after(20):
+                while not wanted <= found:
+                    found.add((await client.request("search", {"query": "json"}, timeout=10)).replica)
+        return found
+
+    assert trio.run(answerers, set(old)) == set(old)
+    shrunk = ctl("scale", "1")
+    assert shrunk.returncode == 0 and "r1, r2, r3: drained and left" in shrunk.stdout, shrunk.stderr
+    assert list(launcher.replica_pids()) == ["r0"] and not any(alive(old[name]) for name in ("r1", "r2", "r3"))
+    refused = ctl("scale", "0")
+    assert refused.returncode == 2 and "replicas: 0 is not a whole number from 1 to" in refused.stderr
+    assert "there are 1 replicas already" in ctl("scale", "1").stdout
+    assert launcher.stop() == 0
+    summary = launcher.event("summary")
+    assert summary["errors"] == 0 and summary["calls"] > 30
