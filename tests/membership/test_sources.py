@@ -160,3 +160,11 @@ def test_sets_that_contradict_themselves() -> None:
     for pairs in ([("a", "ws://h:1"), ("b", "ws://h:1")], [("a", "ws://h:1"), ("a", "ws://h:2")], [("a", "nonsense")]):
         with pytest.raises(tiedreq.BadOption):
             Members.named(pairs)
+
+
+async def test_with_tls_every_address_shows_the_certificate_of_the_name(autojump_clock) -> None:
+    source = DnsMembers("shop.example", 7000, scheme="wss", resolve=Zone(["10.0.0.1", "fd00::1"]))
+    assert urls(await anext(aiter(source))) == [
+        "wss://10.0.0.1:7000#shop.example",
+        "wss://[fd00::1]:7000#shop.example",
+    ]

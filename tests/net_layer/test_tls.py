@@ -73,6 +73,20 @@ class TestTls:
                     pass
             nursery.cancel_scope.cancel()
 
+    async def test_an_address_with_the_certificate_of_a_name(self, authority: trustme.CA) -> None:
+        """As every address of a name in DNS has it; the name counts, and no other does."""
+        server_tls, client_tls = self.contexts(authority, "replicas.example")
+        async with trio.open_nursery() as nursery:
+            server = await Serving().start(nursery, ssl_context=server_tls)
+            url = f"wss://127.0.0.1:{server.world.port}"
+            async with dial(f"{url}#replicas.example", ssl_context=client_tls) as transport:
+                await transport.send_frame(b"hello")
+                assert await transport.receive_frame() == b"hello"
+            with trio.fail_after(HANG), pytest.raises(AuthRefused, match="its certificate is not trusted"):
+                async with dial(f"{url}#others.example", ssl_context=client_tls):
+                    pass
+            nursery.cancel_scope.cancel()
+
     async def test_a_server_that_does_not_trust_us_says_so(self, authority: trustme.CA) -> None:
         """With TLS 1.3 it says so only after our part of the handshake; Trio's own servers say nothing."""
         server_tls, client_tls = self.contexts(authority)

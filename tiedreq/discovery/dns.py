@@ -44,7 +44,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
 class DnsMembers:
     """Whoever answers at an address of ``host``, port ``port``; asked every ``interval`` seconds.
 
-    ``scheme`` is ``ws`` or ``wss``; certificates are checked against the address that is dialed. An answer without
+    ``scheme`` is ``ws`` or ``wss``; each of them shows a certificate for the name ``host``. An answer without
     addresses, or none, changes nothing.
     """
 
@@ -95,7 +95,9 @@ class DnsMembers:
         if trouble and not self.trouble:
             logger.warning("members stay as they are: %s", trouble)
         self.trouble = trouble
-        return tuple(ReplicaAddress(f"{self.scheme}://{Address(host, self.port)}") for host in dict.fromkeys(found))
+        certified = f"#{self.host}" if self.scheme == "wss" else ""
+        addresses = (Address(host, self.port) for host in dict.fromkeys(found))
+        return tuple(ReplicaAddress(f"{self.scheme}://{address}{certified}") for address in addresses)
 
 
 class _Questions:

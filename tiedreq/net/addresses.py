@@ -23,12 +23,13 @@ class Address(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a URL leads. ``resource`` is the path and the query."""
+    """Where a URL leads. ``resource`` is the path and the query, ``certified`` the name that its certificate must have."""
 
     url: str
     secure: bool
     address: Address
     resource: str
+    certified: str
 
 
 def parse_address(text: str) -> Address:
@@ -52,7 +53,11 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_url(url: str) -> Target:
-    """A ``ws://`` or ``wss://`` URL. Raises ``BadOption``."""
+    """A ``ws://`` or ``wss://`` URL. Raises ``BadOption``.
+
+    ``wss://10.0.0.7:7000#replicas.example`` leads to an address whose certificate is another name's, as all addresses
+    of one name in DNS have it (``discovery.dns``).
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -62,4 +67,5 @@ def parse_url(url: str) -> Target:
         raise BadOption(f"url {url!r} must be ws://host:port or wss://host:port")
     secure = parts.scheme == "wss"
     address = Address(parts.hostname, port if port is not None else (443 if secure else 80))
-    return Target(url, secure, address, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+    resource = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(url, secure, address, resource, parts.fragment or parts.hostname)

@@ -254,7 +254,7 @@ async def _open_stream(target: Target, ssl_context: ssl.SSLContext | None) -> St
     if ssl_context is None:
         return tcp
     try:
-        secure = trio.SSLStream(tcp, ssl_context, server_hostname=target.address.host, https_compatible=True)
+        secure = trio.SSLStream(tcp, ssl_context, server_hostname=target.certified, https_compatible=True)
         await secure.do_handshake()
     except BaseException:
         tcp.socket.close()
