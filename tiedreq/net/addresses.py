@@ -23,7 +23,7 @@ class Address(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a URL leads. ``resource`` is the path and the query, ``certified`` the name that its certificate must have."""
+    """Where a URL leads. ``resource`` is path and query, ``certified`` the name that its certificate must have."""
 
     url: str
     secure: bool
