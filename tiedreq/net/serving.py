@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -115,6 +115,24 @@ class ReplicaHandle:
         }
 
 
+def _joining(
+    peers: Mapping[str, str], discover: Where, name: str, cluster: str
+) -> Callable[[ReplicaServer, trio.Nursery], None]:
+    """What makes a replica of this name link to its peers. Raises ``BadOption``."""
+    known = _check_peers(peers, name)
+    if peers and discover is not None:
+        raise BadOption("peers, discover: name one of them")
+    discovery = find_discovery(discover) if discover is not None else None
+
+    def join(server: ReplicaServer, nursery: trio.Nursery) -> None:
+        if discovery is not None:
+            nursery.start_soon(partial(follow, discovery, server.peers.update, cluster=cluster))
+        elif known:
+            _set_peers(server, known)
+
+    return join
+
+
 def _set_peers(server: ReplicaServer, peers: Mapping[str, str]) -> None:
     """These are all the others, whatever was known of them before."""
     if peers:
@@ -197,10 +215,7 @@ async def serve(
     check_count("slots", slots, 1, SLOTS_MAX)
     check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
     limits = _check_limits(limits)
-    known_peers = _check_peers(peers or {}, name)
-    if peers and discover is not None:
-        raise BadOption("peers, discover: name one of them")
-    discovery = find_discovery(discover) if discover is not None else None
+    join = _joining(peers or {}, discover, name, cluster)
     if advertise is not None:
         check_url("advertise", advertise)
     if network is None:
@@ -228,14 +243,9 @@ async def serve(
                     nursery.start_soon(task)
                 url = await nursery.start(network.accept, listen, server.accepted)
                 observe_url = await show_replica(server, observe, token, nursery)
-                if known_peers:
-                    _set_peers(server, known_peers)
-                if discovery is not None:
-                    nursery.start_soon(partial(follow, discovery, server.peers.update, cluster=cluster))
-                drain = trio.Event()
-                task_status.started(
-                    ReplicaHandle(server, advertise or url, drain, observe_url, discovers=discovery is not None)
-                )
+                join(server, nursery)
+                drain, discovers = trio.Event(), discover is not None
+                task_status.started(ReplicaHandle(server, advertise or url, drain, observe_url, discovers=discovers))
                 await drain.wait()
                 await server.drain(drain_timeout)
                 with trio.move_on_after(1.0):
