@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import trio
 from tests.proxy._peer import Over, Plug, answer, read_request
 from tests.proxy.test_listener import exchange, split
 from tiedreq.core.errors import BadOption
+from tiedreq.net.serving import ReplicaHandle
 from tiedreq.proxy.crossing import Crossing
 from tiedreq.proxy.front import Front, FrontOptions
 from tiedreq.proxy.health import HealthOptions
@@ -240,3 +242,38 @@ def test_options() -> None:
     for change in ({"timeout": 0}, {"stall": -1}, {"body_bytes_max": 0}):
         with pytest.raises(BadOption):
             replace(FrontOptions(), **change)
+
+
+async def test_sidecars_find_each_other_in_a_list_that_grows(tmp_path: Path) -> None:
+    """Each is told where the list is, and nothing else; the first is a front, too."""
+    members = tmp_path / "members"
+    members.write_text("# nobody yet\n")
+    async with trio.open_nursery() as nursery:
+        sidecars: list[Sidecar] = []
+        for number in range(2):
+            app = App(f"app{number}", nursery)
+            await app.open()
+            options = SidecarOptions(
+                upstream=Upstream("127.0.0.1", app.port),
+                name=f"r{number}",
+                discover=str(members),
+                http=None if number else "127.0.0.1:0",
+            )
+            sidecars.append(Sidecar(options))
+            await nursery.start(sidecars[-1].run)
+            with trio.fail_after(PATIENCE):
+                await sidecars[-1].ready.wait()
+            members.write_text("".join(f"{each.handle.url}\n" for each in sidecars if each.handle is not None))
+        front = sidecars[0].front
+        await until(lambda: front.client is not None and len(front.client.stats()["replicas"]) == 2)
+        handles = [sidecar.handle for sidecar in sidecars]
+        await until(lambda: all(handle is not None and linked(handle) == 1 for handle in handles))
+        assert sidecars[0].http_url is not None
+        port = int(sidecars[0].http_url.rpartition(":")[2])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            assert (await exchange(Plug(stream), GET))[0] == 200
+        nursery.cancel_scope.cancel()
+
+
+def linked(handle: ReplicaHandle) -> int:
+    return sum(view["up"] for view in handle.status()["links"].values())

@@ -103,6 +103,11 @@ def _front_options(options: dict[str, Any]) -> FrontOptions:
 )
 @click.option("--advertise", metavar="URL", help="What others dial, where that differs: wss://host-a:7000.")
 @click.option("--peers", multiple=True, metavar="NAME=URL[,…]", help="The other sidecars: b=wss://host-b:7000.")
+@click.option(
+    "--discover",
+    metavar="WHERE",
+    help="In place of --peers, sidecars that come and go: dns://NAME:PORT, dns+wss://…, or a file that lists them.",
+)
 @click.option("--http", metavar="HOST:PORT", help="Be a front, too: take plain HTTP here.")
 @click.option(
     "--passage", metavar="HOST:PORT", help="Where fronts send long bodies.  [default: any port beside --listen]"
@@ -148,8 +153,11 @@ def proxy(
     own = certificate_of(tls_cert, tls_key)
     if tls_clients is not None and own is None:
         raise click.UsageError("--tls-clients goes with --tls-cert and --tls-key")
+    if peers and options["discover"] is not None:
+        raise click.UsageError("--peers and --discover: name one of them")
     known = read_peers(peers)
-    dialed = [*known.values(), "wss://" if own is not None else "ws://"]
+    found = options["discover"] is not None  # who comes may take TLS
+    dialed = [*known.values(), "wss://" if own is not None or found else "ws://"]
     logs = {name: options.pop(name) for name in ("log_format", "log_level")}
     health = HealthOptions(path=options.pop("health"), interval=options.pop("health_interval"))
     sidecar = SidecarOptions(

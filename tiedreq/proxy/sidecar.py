@@ -67,7 +67,8 @@ class SidecarOptions:
     """What a sidecar may be told. Those not named here are the options of ``tiedreq.serve``.
 
     ``http``: where it is a front, if it is one; ``front`` how. ``passage``: where requests with long bodies come in
-    from fronts (None: at the host of ``listen``, any free port). ``let_other_win``: statuses that end no race.
+    from fronts (None: at the host of ``listen``, any free port). ``discover``: in place of ``peers``, where members are
+    found that come and go; this sidecar may be among them. ``let_other_win``: statuses that end no race.
     """
 
     upstream: Upstream
@@ -75,6 +76,7 @@ class SidecarOptions:
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
     peers: Mapping[str, str] = field(default_factory=dict)
+    discover: str | None = None
     slots: int = 8
     http: str | None = None
     front: FrontOptions = field(default_factory=FrontOptions)
@@ -176,6 +178,7 @@ class Sidecar:
                     listen=self._listen,
                     advertise=options.advertise,
                     peers=options.peers,
+                    discover=options.discover,
                     slots=options.slots,
                     limits=options.limits,
                     token=options.token,
@@ -236,8 +239,9 @@ class Sidecar:
             assert self.handle is not None
             own = self.handle.url
         urls = [own, *(url for name, url in options.peers.items() if name != options.name)]
+        replicas = urls if options.discover is None else options.discover
         where = Sidecars(
-            replicas=urls, token=options.token, cluster=options.cluster, tls=options.peer_ssl_context, observe=None
+            replicas=replicas, token=options.token, cluster=options.cluster, tls=options.peer_ssl_context, observe=None
         )
         await keep_client(self.front, where, patient=True)
 
