@@ -5,6 +5,7 @@ A request waits in the queues of two replicas; the one that starts it tells the 
 
 from typing import TYPE_CHECKING
 
+from tiedreq.core import replica as _replica
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import (
@@ -34,6 +35,9 @@ from tiedreq.reply import Attempt, Reply
 from tiedreq.service import Context, Failure, Service
 
 __version__ = "0.1.0"
+
+compiled = not str(_replica.__file__).endswith(".py")
+"""True where the cores are C extensions (a wheel built with ``TIEDREQ_COMPILE=1``); they behave the same."""
 
 __all__ = [
     "Attempt",
@@ -69,6 +73,7 @@ __all__ = [
     "UnsafeToDuplicate",
     "UsageError",
     "VersionMismatch",
+    "compiled",
     "connect",
     "serve",
 ]

@@ -26,6 +26,7 @@ from tiedreq.units import parse_duration
 if TYPE_CHECKING:
     from tiedreq.commands import CallOptions, Where
 
+BUILD = "compiled" if tiedreq.compiled else "pure Python"
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 BACKUP_AFTER_DEFAULT = "30ms"
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -51,7 +52,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings=SETTINGS)
-@click.version_option(tiedreq.__version__, prog_name="tiedreq")
+@click.version_option(tiedreq.__version__, prog_name="tiedreq", message=f"%(prog)s, version %(version)s, {BUILD}")
 def command() -> None:
     """Tied and hedged requests between the replicas of a service.
 

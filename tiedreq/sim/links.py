@@ -82,16 +82,6 @@ class Node(Protocol):
         """This end has learnt that a connection is gone, ``drained`` by the last word of a drained replica."""
 
 
-class Opening(NamedTuple):
-    """The first message on a connection, from its acceptor: the end of the handshake, and the Welcome."""
-
-    connection: Connection
-    welcome: Welcome
-
-
-Parcel = Message | Opening
-
-
 class NetworkObserver(Protocol):
     """Who wants to know what the network did."""
 
@@ -224,6 +214,16 @@ class Connection:
     def other_end(self, name: str) -> End:
         """The end that is not at the node of that name."""
         return self.acceptor if self.dialer.node.name == name else self.dialer
+
+
+class Opening(NamedTuple):
+    """The first message on a connection, from its acceptor: the end of the handshake, and the Welcome."""
+
+    connection: Connection
+    welcome: Welcome
+
+
+Parcel = Message | Opening
 
 
 class Pair:
