@@ -173,8 +173,10 @@ class HttpListener:
             if scope.cancelled_caught or not data:
                 return None
             wire.h11.receive_data(bytes(data))
-        with trio.fail_after(self._limits.header_seconds):
-            event = await wire.next_event()
+        event = wire.h11.next_event()
+        if event is h11.NEED_DATA:
+            with trio.fail_after(self._limits.header_seconds):
+                event = await wire.next_event()
         return event if isinstance(event, h11.Request) else None
 
     def _wrong(self, request: h11.Request) -> tuple[int, str] | None:
