@@ -16,7 +16,7 @@ from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import BadOption
 from tiedreq.laws import ServiceLaw
 from tiedreq.slowness import PauseSpec, SlowSpec
-from tiedreq.units import LatencySpec, check_duration, check_number
+from tiedreq.units import LatencySpec, check_duration, check_number, check_zone
 
 DEMO_APP = "cluster.demo.service:service"
 REPLICAS_MAX = 256
@@ -130,6 +130,7 @@ class UpConfig:
     address: str | None = None
     replica_cpus: float = 1.0
     mesh_latency: LatencySpec | None = None
+    zones: tuple[str, ...] = ()
     drain_timeout: float = DRAIN_TIMEOUT_DEFAULT
     traffic: TrafficOptions | None = None
     demo: DemoOptions = DemoOptions()
@@ -155,6 +156,9 @@ class UpConfig:
         _check_host(self.host)
         self._check_engine()
         self._check_demo()
+        for zone in self.zones:
+            if re.fullmatch(r"r\d+", check_zone(zone, field="zones")):
+                raise BadOption(f"zones: {zone!r} is the name of a replica")
         if self.mesh_latency is not None:
             self.check_latency(self.mesh_latency, "mesh-latency")
         _ = self.state_shown
@@ -176,6 +180,10 @@ class UpConfig:
             if re.search(r"\s", str(path)) is None:
                 return str(path)
         raise BadOption(f"state-dir: {str(self.state_dir)!r} holds a space, and the ready line must name it")
+
+    def zone(self, index: int) -> str:
+        """The zone of the replica with this index: one after the other, in turn; empty where there are none."""
+        return self.zones[index % len(self.zones)] if self.zones else ""
 
     def listen_port(self, index: int) -> int:
         """The port of the replica with this index; 0: any free one."""
@@ -219,9 +227,12 @@ class UpConfig:
     def check_latency(self, spec: LatencySpec, field: str) -> None:
         """Raises ``BadOption`` that names ``field`` when ``spec`` names a replica which is none."""
         named = {name for link in spec.links for name in link.directions[0]}
-        unknown = sorted(named - set(self.names))
+        unknown = sorted(named - set(self.names) - set(self.zones))
         if unknown:
-            raise BadOption(f"{field}: no replica is named {', '.join(unknown)}; names are r0 to {self.names[-1]}")
+            zones = f", zones {', '.join(dict.fromkeys(self.zones))}" if self.zones else ""
+            raise BadOption(
+                f"{field}: no replica is named {', '.join(unknown)}; names are r0 to {self.names[-1]}{zones}"
+            )
 
 
 def ray_address(given: str | None, engine: str) -> str | None:

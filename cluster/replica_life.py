@@ -107,6 +107,7 @@ async def _serve(
         drain_timeout=spec.drain_timeout,
         mesh_latency=latency,
         observe=observe_replica(spec.metrics_port),
+        zone=spec.zone,
         task_status=task_status,
     )
     scope.cancel()

@@ -98,6 +98,7 @@ class Cluster:
             slots=config.slots,
             drain_timeout=config.drain_timeout,
             metrics_port=config.metrics_port + index if config.metrics_port else 0,
+            zone=config.zone(index),
         )
 
     @asynccontextmanager

@@ -23,7 +23,7 @@ from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.params import DURATION, Parsed
 from tiedreq.slowness import parse_pause, parse_slow
-from tiedreq.units import format_duration, parse_latency
+from tiedreq.units import format_duration, parse_latency, parse_zones
 
 _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
 
@@ -41,7 +41,12 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
 @click.option("--dashboard-port", type=int, metavar="PORT", help="Of the web dashboard. [default: any free one]")
 @click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
 @click.option("--dashboard-remote-control", is_flag=True, help="Its controls work from other hosts, with the token.")
-@click.option("--mesh-latency", type=Parsed("latency", parse_latency), help="1ms, 1ms~0.3ms, 1ms;r0-r1=20ms.")
+@click.option(
+    "--zones", type=Parsed("zones", parse_zones), default=(), metavar="A,B,…", help="Replicas stand in, in turn."
+)
+@click.option(
+    "--mesh-latency", type=Parsed("latency", parse_latency), help="1ms, 1ms~0.3ms, 1ms;r0-r1=20ms, zones: 1ms;a-b=5ms."
+)
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -125,7 +130,7 @@ def _config(options: dict[str, Any]) -> UpConfig:
         **{
             name: options[name]
             for name in (
-                "replicas slots app host port mesh_latency state_dir engine replica_cpus drain_timeout seed "
+                "replicas slots app host port zones mesh_latency state_dir engine replica_cpus drain_timeout seed "
                 "metrics_port json_events dashboard_port dashboard_remote_control".split()
             )
         },

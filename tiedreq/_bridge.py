@@ -28,6 +28,7 @@ from tiedreq.net.connecting import connect
 from tiedreq.net.current import current_execution
 from tiedreq.net.preparing import TIMEOUT_MAX
 from tiedreq.observe.options import Observe
+from tiedreq.units import check_zone
 
 TIED, HEDGED = Tied(), Hedged()
 
@@ -58,6 +59,7 @@ def setting(
     cluster: str | None,
     picker: str,
     observe: Observe | None,
+    zone: str,
 ) -> Setting:
     """Check the options of ``connect()`` as far as that needs neither files nor a network. Raises ``BadOption``."""
     if replicas is not None and not isinstance(replicas, str | os.PathLike | Discovery):
@@ -78,6 +80,7 @@ def setting(
         cluster=cluster,
         picker=picker,
         observe=observe,
+        zone=check_zone(zone),
     )
     return Setting(opener, chosen, seconds, limits)
 

@@ -251,6 +251,7 @@ def connect(
     cluster: str | None = None,
     picker: str = "adaptive",
     observe: Observe | None = OBSERVE_DEFAULT,
+    zone: str = "",
 ) -> Client:
     """A client of a cluster's replicas, for asyncio. The options are those of ``tiedreq.connect``.
 
@@ -270,5 +271,6 @@ def connect(
             cluster=cluster,
             picker=picker,
             observe=observe,
+            zone=zone,
         )
     )

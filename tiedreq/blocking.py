@@ -170,6 +170,7 @@ def connect(
     cluster: str | None = None,
     picker: str = "adaptive",
     observe: Observe | None = OBSERVE_DEFAULT,
+    zone: str = "",
 ) -> Client:
     """A client of a cluster's replicas, for threads. The options are those of ``tiedreq.connect``.
 
@@ -189,5 +190,6 @@ def connect(
             cluster=cluster,
             picker=picker,
             observe=observe,
+            zone=zone,
         )
     )

@@ -72,6 +72,7 @@ def command() -> None:
     metavar="WHERE",
     help="In place of --peers, members that come and go: dns://NAME:PORT, dns+wss://…, or a file that lists them.",
 )
+@click.option("--zone", default="", metavar="NAME", help="What may fail together with it: eu-west-1a.")
 @click.option("--slots", type=click.IntRange(1, 4096), default=8, show_default=True, help="Handlers at once.")
 @click.option("--token-file", type=FILE, help="The cluster's shared secret, in a file.")
 @click.option("--tls-cert", type=FILE, help="Listen with TLS: the certificate (PEM).")
@@ -137,7 +138,9 @@ def where_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option("--tls-ca", type=FILE, help="Trust replicas with certificates of this authority (PEM)."),
         click.option("--token-file", type=FILE, help="The cluster's shared secret; a cluster file holds it already."),
         click.option("--cluster-name", metavar="NAME", help="With --replicas: the cluster's name.  [default: tiedreq]"),
-        click.option("--replicas", metavar="URL[,URL…]", help="Instead of a cluster file: ws://a:7000,… or dns://NAME:PORT."),
+        click.option(
+            "--replicas", metavar="URL[,URL…]", help="Instead of a cluster file: ws://a:7000,… or dns://NAME:PORT."
+        ),
         click.option(
             "--cluster",
             metavar="FILE",
@@ -163,6 +166,7 @@ def where_options(function: Callable[..., int]) -> Callable[..., int]:
     help=f"Send a backup so long after the start (tied) or the sending (hedged).  [hedged: {BACKUP_AFTER_DEFAULT}]",
 )
 @click.option("--timeout", type=TIMEOUT, default="10s", show_default=True)
+@click.option("--zone", default="", metavar="NAME", help="Where this client is: the first copy stays there.")
 @click.option("--key", help="An idempotency key, which handlers see.")
 @click.option("--explain", is_flag=True, help="Show on standard error what became of each copy.")
 def call(method: str, args: Any, explain: bool, key: str | None, **options: Any) -> int:
@@ -187,6 +191,7 @@ def call(method: str, args: Any, explain: bool, key: str | None, **options: Any)
         timeout=options.pop("timeout"),
         key=key,
         explain=explain,
+        zone=options.pop("zone"),
     )
     return run_call(read_where(**options), call_options)
 

@@ -128,6 +128,7 @@ class CallOptions:
     timeout: float
     key: str | None
     explain: bool
+    zone: str = ""
 
     @property
     def tied(self) -> Policy:
@@ -157,6 +158,7 @@ async def _call(where: Where, options: CallOptions) -> int:
         ssl_context=tls,
         policy=options.tied,
         timeout=options.timeout,
+        zone=options.zone,
     ) as client:
         try:
             reply = await client.request(

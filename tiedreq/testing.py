@@ -7,7 +7,7 @@ fixtures of all three. None uses sockets, so they work in virtual time (under ``
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any
@@ -29,7 +29,7 @@ from tiedreq.net.serving import ReplicaHandle, serve
 from tiedreq.net.shaping import DelayLine, constant
 from tiedreq.net.transport import Transport
 from tiedreq.service import Service
-from tiedreq.units import LatencyLaw, LatencySpec
+from tiedreq.units import LatencyLaw, LatencySpec, check_zone
 
 _PORT = 7000
 _REPLICAS_MAX = 64
@@ -83,7 +83,8 @@ class LocalCluster:
     """Replicas of ``service`` in this process: ``async with LocalCluster(service, replicas=3) as client: …``.
 
     ``mesh_latency`` is the one-way latency between replicas, ``client_latency`` from the client to a replica (answers
-    return at once), both in seconds. ``replicas`` are named ``r0``, ``r1`` …; ``handles`` maps names to
+    return at once), both in seconds; the former may be a ``LatencySpec``, ``parse_latency("1ms;a-b=5ms")``, of the
+    ``zones`` in which replicas stand in turn. ``replicas`` are named ``r0``, ``r1`` …; ``handles`` maps names to
     ``ReplicaHandle``. ``network`` cuts, holds and partitions (the client's name there is ``client``); ``stop(name)``
     ends a replica at once, ``start(name)`` starts it again.
     """
@@ -94,7 +95,8 @@ class LocalCluster:
         *,
         replicas: int = 3,
         slots: int = 8,
-        mesh_latency: float = 0.001,
+        mesh_latency: float | LatencySpec = 0.001,
+        zones: Sequence[str] = (),
         client_latency: float = 0.0,
         policy: Policy | None = None,
         timeout: float = 10.0,
@@ -107,7 +109,9 @@ class LocalCluster:
         self.handles: dict[str, ReplicaHandle] = {}
         self._service = service
         self._slots = slots
-        self._latency = LatencySpec(LatencyLaw(mesh_latency))
+        spec = mesh_latency if isinstance(mesh_latency, LatencySpec) else LatencySpec(LatencyLaw(mesh_latency))
+        self._latency = spec
+        self._zones = tuple(check_zone(zone, field="zones") for zone in zones)
         self._client_latency = client_latency
         self._policy = policy
         self._timeout = timeout
@@ -149,14 +153,17 @@ class LocalCluster:
                         yield client
                 nursery.cancel_scope.cancel()
 
-    def client(self, *, name: str = "client", policy: Policy | None = None) -> AbstractAsyncContextManager[Client]:
-        """Another client of the same cluster."""
+    def client(
+        self, *, name: str = "client", policy: Policy | None = None, zone: str = ""
+    ) -> AbstractAsyncContextManager[Client]:
+        """Another client of the same cluster, which is in ``zone``."""
         return connect(
             list(self.urls.values()),
             policy=policy if policy is not None else self._policy,
             timeout=self._timeout,
             limits=self._client_limits,
             network=_Seat(self.network, name, self._client_latency),
+            zone=zone,
         )
 
     async def start(self, name: str) -> ReplicaHandle:
@@ -190,6 +197,7 @@ class LocalCluster:
                     mesh_latency=self._latency,
                     debug=self._debug,
                     network=_Seat(self.network, name, 0.0),
+                    zone=self._zones[self.names.index(name) % len(self._zones)] if self._zones else "",
                     task_status=task_status,
                 )
         finally:

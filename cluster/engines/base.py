@@ -41,6 +41,7 @@ class ReplicaSpec:
     blocked: tuple[str, ...] = ()
     slow: float = 1.0
     metrics_port: int = 0
+    zone: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
@@ -85,7 +86,9 @@ class ReplicaProcess(Protocol):
 
 
 class Engine(Protocol):
-    """Starts replicas."""
+    """Starts replicas. ``start_seconds``: one that is not ready within that time is given up."""
+
+    start_seconds: float
 
     def running(self, note: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
         """Have what is needed to start replicas while the block runs; ``note`` is for what a person should know.

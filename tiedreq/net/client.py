@@ -76,7 +76,7 @@ from tiedreq.wire.limits import WireLimits
 
 METHODS_MAX = 4096
 CLOSE_SECONDS = 1.0
-VIEW_FIELDS = "draining queued free sent outstanding on_probation round_trip".split()
+VIEW_FIELDS = "zone draining queued free sent outstanding on_probation round_trip".split()
 _TIED, _HEDGED = Tied(), Hedged()
 
 logger = logging.getLogger("tiedreq.client")
@@ -95,8 +95,9 @@ class Client(Preparing):
         limits: ClientLimits,
         wire_limits: WireLimits,
         picker: str = "adaptive",
+        zone: str = "",
     ) -> None:
-        super().__init__(policy, timeout, limits, wire_limits, picker)
+        super().__init__(policy, timeout, limits, wire_limits, picker, zone)
         self._learning = LearningBook(limits.lessons_max)
         self._links: dict[int, Link] = {}
         self._stats = CallStats()

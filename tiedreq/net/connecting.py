@@ -31,6 +31,7 @@ from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.transport import Transport
 from tiedreq.observe.attach import watch_client
 from tiedreq.observe.options import Observe
+from tiedreq.units import check_zone
 from tiedreq.wire.limits import wire_limits
 from tiedreq.wire.proof import TokenAuthenticator
 
@@ -56,6 +57,7 @@ async def connect(
     picker: str = "adaptive",
     network: Network | None = None,
     observe: Observe | None = OBSERVE_DEFAULT,
+    zone: str = "",
 ) -> AsyncIterator[Client]:
     """Connect to a cluster's replicas: ``async with tiedreq.connect() as client: …``.
 
@@ -66,7 +68,8 @@ async def connect(
     and ``request`` (default ``Auto()``), ``timeout`` (seconds) by every call that names none; it also bounds how long
     to wait for the first replica. ``picker`` is how a replica is chosen: ``adaptive``, ``two-choices``,
     ``least-outstanding`` or ``random`` (``core.picker``). ``observe`` is what is remembered of calls for
-    ``client.observer`` (docs/operating.md); None: nothing.
+    ``client.observer`` (docs/operating.md); None: nothing. ``zone`` is where this client is, if replicas say in which
+    zone they are: first copies stay there (docs/scale.md).
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
     """
@@ -82,7 +85,7 @@ async def connect(
             f"replicas: {len(address.replicas)} are named, over the limit replicas_max of {limits.replicas_max}"
         )
     wire = wire_limits(limits.payload_bytes_max)
-    client = Client(policy if policy is not None else Auto(), timeout, limits, wire, picker)
+    client = Client(policy if policy is not None else Auto(), timeout, limits, wire, picker, check_zone(zone))
     token = token if token is not None else address.token
     side = LinkSide(cluster or address.cluster or "tiedreq", "client", f"client-{os.getpid()}", client.nonce)
     if network is None:

@@ -14,13 +14,21 @@ from random import Random
 from tiedreq.net.shaping import DelayLine
 from tiedreq.units import LatencySpec
 
+ZONES_KNOWN_MAX = 4096
+"""Of so many peers is the zone remembered."""
+
 
 class MeshShape:
-    """The delay lines of the replica ``name``; ``spec`` is the latency of all links of the cluster."""
+    """The delay lines of the replica ``name`` in ``zone``; ``spec`` is the latency of all links of the cluster.
 
-    def __init__(self, name: str, spec: LatencySpec) -> None:
+    In which zone a peer is becomes known with its Welcome, and is remembered from link to link.
+    """
+
+    def __init__(self, name: str, spec: LatencySpec, zone: str = "") -> None:
         self._name = name
         self._spec = spec
+        self._zone = zone
+        self._zones: dict[str, str] = {}
         self._blocked: frozenset[str] = frozenset()
         self._random = Random()
         self._lines: dict[DelayLine, str | None] = {}
@@ -40,6 +48,14 @@ class MeshShape:
         """Whom a line leads to has become known."""
         self._lines[line] = peer
         self._apply(line)
+
+    def locate(self, peer: str, zone: str) -> None:
+        """In which zone a peer is has become known."""
+        if self._zones.get(peer, "") != zone:
+            if len(self._zones) >= ZONES_KNOWN_MAX:
+                self._zones.clear()
+            self._zones[peer] = zone
+            self._apply_all()
 
     def set_latency(self, spec: LatencySpec) -> None:
         """From now on frames have this latency."""
@@ -64,7 +80,7 @@ class MeshShape:
         peer = self._lines[line]
         if peer is None:
             return
-        law, rng = self._spec.law(self._name, peer), self._random
+        law, rng = self._spec.law(self._name, peer, self._zone, self._zones.get(peer, "")), self._random
         line.set_law((lambda: law.sample(rng)) if law.mean else None)
         if peer in self._blocked:
             line.block()

@@ -33,14 +33,14 @@ class Preparing(LinkOwner):
     """What a client has to know to prepare a call: its options, the replicas and what they serve, the open calls."""
 
     def __init__(
-        self, policy: Policy, timeout: float, limits: ClientLimits, wire_limits: WireLimits, picker: str
+        self, policy: Policy, timeout: float, limits: ClientLimits, wire_limits: WireLimits, picker: str, zone: str
     ) -> None:
         self.limits = limits
         self.policy = check_policy(policy)
         self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
         self.nonce = secrets.randbits(64)
         self._wire_limits = wire_limits
-        self._replicas = ReplicaTable(Random(secrets.randbits(64)), picker)
+        self._replicas = ReplicaTable(Random(secrets.randbits(64)), picker, zone)
         self._calls: dict[int, OpenCall] = {}
         self._number = 0
         self._met_methods: dict[str, MethodInfo] = {}

@@ -107,8 +107,10 @@ class ReplicaServer(LinkOwner):
         nursery: trio.Nursery,
         state: Any,
         debug: bool,
+        zone: str = "",
     ) -> None:
         self.identity = identity
+        self.zone = zone
         self.limits = limits
         self.finished = trio.Event()
         self.links: dict[int, Link] = {}
@@ -116,7 +118,7 @@ class ReplicaServer(LinkOwner):
         self._side = LinkSide(cluster, "replica", identity.name, identity.incarnation)
         self._authenticator = TokenAuthenticator.of(token)
         self._network = network
-        self._shape = None if mesh_latency is None else MeshShape(identity.name, mesh_latency)
+        self._shape = None if mesh_latency is None else MeshShape(identity.name, mesh_latency, zone)
         self._nursery = nursery
         self._wire = wire_limits(limits.payload_bytes_max)
         self._options = LinkOptions(
@@ -260,6 +262,8 @@ class ReplicaServer(LinkOwner):
         line = self._lines.get(link)
         if line is not None and self._shape is not None:
             self._shape.identify(line, peer.name)
+        if self._shape is not None and up.welcome is not None:
+            self._shape.locate(peer.name, up.welcome.zone)
         self.peers.came_up(link, peer.name)
         self._take(PeerConnected(up.link_id, Identity(peer.name, peer.incarnation)))
 
@@ -327,7 +331,7 @@ class ReplicaServer(LinkOwner):
     def welcome(self) -> Welcome:
         """What an accepted side may know now."""
         methods = tuple(method.info for method in self._service.methods.values())
-        return Welcome(self.core.slots, self.core.draining, self.limits.payload_bytes_max, methods)
+        return Welcome(self.core.slots, self.core.draining, self.limits.payload_bytes_max, methods, self.zone)
 
     async def accepted(self, transport: Transport) -> None:
         """Run one accepted connection to its end."""
@@ -441,6 +445,7 @@ class ReplicaServer(LinkOwner):
         return {
             "name": self.identity.name,
             "incarnation": f"{self.identity.incarnation:016x}",
+            "zone": self.zone,
             "pid": os.getpid(),
             "draining": core.draining,
             "slots": core.slots,

@@ -27,7 +27,7 @@ from tiedreq.observe.attach import show_replica, watch_replica
 from tiedreq.observe.options import Observe
 from tiedreq.observe.snapshot import ReplicaSnapshot
 from tiedreq.service import Service
-from tiedreq.units import LatencySpec
+from tiedreq.units import LatencySpec, check_zone
 from tiedreq.wire.limits import FRAME_SPLIT_BYTES, NAME_CHARS_MAX, wire_limits
 
 SLOTS_MAX = 4096
@@ -192,6 +192,7 @@ async def serve(
     debug: bool = False,
     network: Network | None = None,
     observe: Observe | None = OBSERVE_DEFAULT,
+    zone: str = "",
     task_status: trio.TaskStatus[ReplicaHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run one replica of ``service``; reports a ``ReplicaHandle`` once it accepts calls, returns when drained.
@@ -204,7 +205,8 @@ async def serve(
     ``peer_ssl_context`` is used to dial ``wss://`` peers. A drain waits at most ``drain_timeout`` seconds for what
     runs. ``mesh_latency`` adds latency to what this replica sends to its peers; given, if only as 0, it can be changed
     while it runs. With ``debug`` the text of an unexpected exception reaches the caller. ``observe`` is what is
-    remembered and shown (docs/operating.md); None: nothing. Cancelling stops at once.
+    remembered and shown (docs/operating.md); None: nothing. ``zone`` is what may fail together with this replica,
+    ``eu-west-1a``: clients tie over zones (docs/scale.md). Cancelling stops at once.
 
     Raises ``BadOption``, ``OSError`` when it can't listen, and what the service's lifespan raises.
     """
@@ -212,6 +214,7 @@ async def serve(
         raise BadOption(f"service: {service!r} is not a tiedreq.Service")
     _check_name("name", name)
     _check_name("cluster", cluster)
+    check_zone(zone)
     check_count("slots", slots, 1, SLOTS_MAX)
     check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
     limits = _check_limits(limits)
@@ -237,6 +240,7 @@ async def serve(
                     nursery=nursery,
                     state=state,
                     debug=debug,
+                    zone=zone,
                 )
                 watch_replica(server, service, cluster, observe, nursery)
                 for task in (server.settle, server.keep_time, server.measure, server.peers.tend):
