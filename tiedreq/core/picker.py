@@ -10,7 +10,7 @@ An idle replica and one that nothing is known of count alike, so that neither is
 
 Pickers, by name: ``random``; ``two-choices``, two random candidates of which the one with less load is taken
 (Mitzenmacher, "The power of two choices in randomized load balancing", 2001); ``least-outstanding``, the one with the
-fewest copies of this client's own that have not ended, of two random ones where there are more than ``MANY``;
+fewest copies of this client's own that have not ended, of two random ones where many are in zones or groups;
 ``adaptive``, two random candidates by
 
     (load + 1) x slowness
@@ -44,8 +44,8 @@ PICKERS = ("random", "two-choices", "least-outstanding", "adaptive")
 
 METHODS_MAX = 4096
 """For how many methods it is remembered who serves them."""
-MANY = 64
-"""More replicas than these are not looked through for each choice."""
+MANY = 8
+"""Of more replicas than these two are drawn, without looking through all, where there are zones or groups."""
 DRAWS_MAX = 32
 """So often two of many are drawn before all are looked through after all."""
 OTHERS_MAX = 64
@@ -145,18 +145,31 @@ class Serving:
     def __init__(self, views: list[ReplicaView], *, whole: bool = True) -> None:
         self.views = views
         self.zones = by_zone(views)
-        self._groups: dict[int, Serving] = {}
+        self._groups: dict[int, Serving] = {}  # by link
         if whole and bits(len(views)):
             members: dict[int, list[ReplicaView]] = {}
             for view in views:
                 members.setdefault(group_of(view.name, len(views)), []).append(view)
-            self._groups = {group: Serving(them, whole=False) for group, them in members.items()}
+            for them in members.values():
+                group = Serving(them, whole=False)
+                self._groups.update((view.link, group) for view in them)
         self.simple = len(self.zones) < 2 and not self._groups
         """Neither zones nor groups: the picker's choice among all."""
 
     def group(self, view: ReplicaView) -> Serving:
         """Those that may be partners of ``view``."""
-        return self._groups.get(group_of(view.name, len(self.views)), self) if self._groups else self
+        return self._groups.get(view.link, self)
+
+
+def _able(view: ReplicaView, hidden: Collection[str], now: float, pushed_back: bool) -> bool:
+    """Whether a replica surely may have a copy, also one that asked for no backups if ``pushed_back``."""
+    return not (
+        view.name in hidden
+        or view.draining
+        or view.on_probation
+        or view.suspected_until > now
+        or (not pushed_back and view.pushback_until > now)
+    )
 
 
 class ReplicaTable:
@@ -295,7 +308,8 @@ class ReplicaTable:
         def draw(views: list[ReplicaView]) -> ReplicaView | None:
             return self._draw_able(views, hidden, now)
 
-        self._release(now)
+        if self._probation:
+            self._release(now)
         near = serving.group(chosen[0]) if chosen else serving
         view = None
         if len(near.zones) > 1 and chosen:
@@ -317,7 +331,8 @@ class ReplicaTable:
         """A replica for a backup: not excluded by name, without push-back. Copies at ``held`` are still out."""
         serving = self._serving_of(method)
         if not serving.simple:
-            self._release(now)
+            if self._probation:
+                self._release(now)
 
             def draw(views: list[ReplicaView]) -> ReplicaView | None:
                 return self._draw_able(views, exclude, now, pushed_back=False)
@@ -335,26 +350,16 @@ class ReplicaTable:
         self, views: list[ReplicaView], hidden: Collection[str], now: float, *, pushed_back: bool = True
     ) -> ReplicaView | None:
         """The picker's choice among those of ``views`` that surely may have a copy; None when there is none."""
-
-        def able(view: ReplicaView) -> bool:
-            return not (
-                view.draining
-                or view.on_probation
-                or view.suspected_until > now
-                or view.name in hidden
-                or (not pushed_back and view.pushback_until > now)
-            )
-
         count = len(views)
         if count > MANY:
-            drawn: list[ReplicaView] = []
+            first = None
             for _ in range(DRAWS_MAX):
                 view = views[int(self._rng.random() * count)]
-                if able(view) and view not in drawn:
-                    drawn.append(view)
-                    if len(drawn) == 2:
-                        return self._better(drawn[0], drawn[1], now)
-        return self.choose([view for view in views if able(view)], now)
+                if view is not first and _able(view, hidden, now, pushed_back):
+                    if first is not None:
+                        return self._better(first, view, now)
+                    first = view
+        return self.choose([view for view in views if _able(view, hidden, now, pushed_back)], now)
 
     def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
         """One of the candidates, by the picker; None when there is none. A draw goes to the first drawn."""
