@@ -164,6 +164,23 @@ class TestRefusal:
         pair.run(3.0)
         assert len(asked) == 1
 
+    def test_a_dialer_too_may_turn_down_whom_it_meets(self) -> None:
+        met: list[Hello] = []
+
+        def admit(hello: Hello) -> tuple[str, str] | None:
+            met.append(hello)
+            return ("spare", "there is a link already") if len(met) == 1 else None
+
+        pair = self.against(REPLICA_A, admit=admit)
+        failure = self.refused(pair, "spare")
+        assert not failure.lasting and [hello.name for hello in met] == ["a"]
+        assert kinds(pair.dialer.sent) == ["Hello", "Goodbye"], "it says nothing of itself to one that it does not want"
+        assert pair.run(5.0).dialer.core.state is UP and len(met) == 2
+
+    def test_a_dialer_asks_nothing_of_one_that_is_not_proven(self) -> None:
+        pair = self.against(token="guessed", admit=lambda hello: pytest.fail("it is not proven"))
+        self.refused(pair, "auth")
+
     def test_a_lasting_refusal_ends_a_link_that_must_not_retry(self) -> None:
         pair = self.against(token="guessed", retry_refused=False)
         self.refused(pair, "auth")

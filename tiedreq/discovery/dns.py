@@ -36,9 +36,9 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """What the system's resolver says. Raises ``OSError``."""
+    """What the system's resolver says; link-local addresses, which need a scope, left out. Raises ``OSError``."""
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return sorted({str(sockaddr[0]) for *_, sockaddr in found})
+    return sorted({str(sockaddr[0]) for *_, sockaddr in found if "%" not in str(sockaddr[0])})
 
 
 class DnsMembers:

@@ -10,6 +10,7 @@ import trio
 
 from tiedreq.clusterfile import ReplicaAddress, check_url
 from tiedreq.core.errors import BadOption
+from tiedreq.net.addresses import parse_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,20 @@ class Members:
     complete: bool = True
     cluster: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ``BadOption`` for what is no address, or for two members at one address or of one name."""
+        for replica in self.replicas:
+            parse_url(replica.url)
+        if len({replica.url for replica in self.replicas}) != len(self.replicas):
+            raise BadOption("members: an address is named twice")
+        names = [replica.name for replica in self.replicas if replica.name is not None]
+        if len(set(names)) != len(names):
+            raise BadOption("members: two addresses have one name")
+
     @classmethod
     def named(cls, urls: Iterable[tuple[str | None, str]], *, complete: bool = True) -> Members:
         """From pairs of a name (or None) and a URL. Raises ``BadOption``."""
-        replicas = tuple(ReplicaAddress(check_url("members", url), name) for name, url in urls)
-        if len({replica.url for replica in replicas}) != len(replicas):
-            raise BadOption("members: an address is named twice")
-        names = [replica.name for replica in replicas if replica.name is not None]
-        if len(set(names)) != len(names):
-            raise BadOption("members: two addresses have one name")
-        return cls(replicas, complete)
+        return cls(tuple(ReplicaAddress(check_url("members", url), name) for name, url in urls), complete)
 
 
 @runtime_checkable
