@@ -18,7 +18,7 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.policy import Backup
 from tiedreq.laws import Exponential, ServiceLaw
 from tiedreq.slowness import PauseSpec, SlowSpec
-from tiedreq.units import LatencySpec, check_duration, check_number, format_duration, format_number
+from tiedreq.units import LatencySpec, check_duration, check_number, check_zone, format_duration, format_number
 
 __all__ = ["HANDLERS", "PICKERS", "WORLDS", "BrownOut", "Cell", "Handlers", "Picker", "WorldName"]
 
@@ -76,6 +76,8 @@ class Cell:
     * ``rate`` of the calls (Poisson, open loop); None: ``workers`` call again and again in a closed loop. ``load`` is
       the utilisation that one copy per call makes, None where it doesn't apply. ``callers`` clients share the calls.
     * ``mesh_latency`` between replicas, ``client_latency`` between clients and replicas, one way each.
+    * Replicas and clients stand in ``zones``, in turn, which latencies may name; with ``zone_blind`` they don't say so.
+      ``zone_pauses``: every zone stops entirely, all its replicas at once.
     * ``picker``; ``copies`` of a tie, their ``stagger``; ``backup_after`` is the delay of a backup in seconds or
       ``"auto"`` (learned; ``"p95"``: a quantile of service times), ``fixed_after`` that of the policies with a fixed
       one (from the sending, in seconds);
@@ -107,6 +109,9 @@ class Cell:
     callers: int = 1
     mesh_latency: LatencySpec = NO_LATENCY
     client_latency: LatencySpec = NO_LATENCY
+    zones: tuple[str, ...] = ()
+    zone_blind: bool = False
+    zone_pauses: tuple[PauseSpec, ...] = ()
     copies: int = 2
     stagger: float | Literal["auto"] = "auto"
     backup_after: float | str = "auto"
@@ -126,6 +131,7 @@ class Cell:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_service()
+        self._check_zones()
         self._check_traffic()
         self._check_policy()
 
@@ -151,6 +157,16 @@ class Cell:
         for pause in self.pauses:
             if pause.replica is not None and pause.replica >= self.replicas:
                 raise BadOption(f"pause: there is no replica {pause.replica}, only 0 to {self.replicas - 1}")
+
+    def _check_zones(self) -> None:
+        for zone in self.zones:
+            check_zone(zone, field="zones")
+        if not self.zones and (self.zone_blind or self.zone_pauses):
+            raise BadOption("zone-blind, zone-pause: there are no zones; add --zones a,b,c")
+        if self.world == "live" and (self.zone_blind or self.zone_pauses):
+            raise BadOption("zone-blind, zone-pause: in simulated runs only")
+        if any(pause.replica is not None for pause in self.zone_pauses):
+            raise BadOption("zone-pause: each zone has pauses of its own; write for example 200ms@10s")
 
     def _check_traffic(self) -> None:
         _check_whole(self.workers, "workers", 0, WORKERS_MAX)

@@ -46,6 +46,7 @@ from tiedreq.net.client import Client
 from tiedreq.net.connecting import connect
 from tiedreq.net.edge import no_groups
 from tiedreq.net.network import WebsocketNetwork
+from tiedreq.sim.world import WorldOptions
 from tiedreq.units import LatencySpec
 from tiedreq.wire.limits import wire_limits
 
@@ -106,6 +107,12 @@ def _seconds(cell: Cell) -> float:
     assert cell.rate is not None
     measured = cell.duration if cell.duration is not None else 2 * cell.measured_calls / cell.rate
     return cell.warmup + measured + DRAIN_SECONDS + IDLE_SECONDS
+
+
+def zones_of(cell: Cell) -> dict[str, str]:
+    """The zones of replicas and clients by name, as the simulator gives them out."""
+    options = WorldOptions(replicas=cell.replicas, callers=cell.callers, zones=cell.zones)
+    return {**options.replica_zones, **options.caller_zones}
 
 
 def _target(cell: Cell) -> Target:
@@ -175,10 +182,17 @@ async def _clients(cell: Cell, seed: int, address: ClusterAddress) -> AsyncItera
     limits = ClientLimits(calls_in_flight_max=CALLS_IN_FLIGHT_MAX)
     async with AsyncExitStack() as stack:
         clients = []
+        zones = zones_of(cell)
         for index in range(cell.callers):
             inner = WebsocketNetwork(wire_limits(limits.payload_bytes_max))
+            name = f"c{index}"
             shaped = ShapedNetwork(
-                inner, cell.client_latency, client=f"c{index}", names=names, rng=Random(f"{seed}/client links {index}")
+                inner,
+                cell.client_latency,
+                client=name,
+                names=names,
+                rng=Random(f"{seed}/client links {index}"),
+                zones=zones,
             )
             client = await stack.enter_async_context(
                 connect(
@@ -187,6 +201,7 @@ async def _clients(cell: Cell, seed: int, address: ClusterAddress) -> AsyncItera
                     limits=limits,
                     picker=cell.picker,
                     network=inner if cell.client_latency == LatencySpec() else shaped,
+                    zone=zones.get(name, ""),
                 )
             )
             if len(client.stats()["replicas"]) < cell.replicas:

@@ -83,6 +83,7 @@ async def live_replicas(cell: Cell, seed: int) -> AsyncIterator[ClusterAddress]:
             slots=cell.slots,
             app=APP,
             state_dir=Path(directory),
+            zones=cell.zones,
             mesh_latency=None if cell.mesh_latency == LatencySpec() else cell.mesh_latency,
         )
         with hold(config.state_dir) as state:

@@ -28,23 +28,33 @@ Law = Callable[[], float]
 class ShapedNetwork:
     """Dials over ``inner``; frames between ``client`` and the replica of each URL take the latency of ``spec``.
 
-    ``names`` says which replica a URL leads to.
+    ``names`` says which replica a URL leads to, ``zones`` where the client and replicas are by name.
     """
 
     def __init__(
-        self, inner: Network, spec: LatencySpec, *, client: str, names: Mapping[str, str], rng: Random
+        self,
+        inner: Network,
+        spec: LatencySpec,
+        *,
+        client: str,
+        names: Mapping[str, str],
+        rng: Random,
+        zones: Mapping[str, str] | None = None,
     ) -> None:
         self._inner = inner
         self._spec = spec
         self._client = client
         self._names = names
         self._rng = rng
+        self._zones = zones or {}
 
     @asynccontextmanager
     async def dial(self, url: str, *, timeout: float) -> AsyncIterator[Transport]:
         """See ``Network.dial``."""
         replica = self._names[url]
-        there, back = self._spec.law(self._client, replica), self._spec.law(replica, self._client)
+        here, far = self._zones.get(self._client, ""), self._zones.get(replica, "")
+        there = self._spec.law(self._client, replica, here, far)
+        back = self._spec.law(replica, self._client, far, here)
         line = DelayLine(self._draw(there))
         async with line.dial(lambda: self._inner.dial(url, timeout=timeout)) as shaped:
             arrivals = _Arrivals(shaped, self._draw(back))

@@ -20,7 +20,7 @@ from tiedreq.core.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.params import DURATION, Parsed
 from tiedreq.slowness import parse_pause, parse_slow
-from tiedreq.units import parse_duration, parse_latency, parse_number
+from tiedreq.units import parse_duration, parse_latency, parse_number, parse_zones
 
 __all__ = ["CompareOptions", "command", "read_options"]
 
@@ -105,9 +105,16 @@ def _policies(text: str) -> tuple[str, ...]:
     "--mesh-latency",
     type=Parsed("latencies", _list_of(parse_latency)),
     metavar="L[,L…]",
-    help="Between replicas: 1ms, 1ms~0.3ms, 1ms;r0-r1=20ms.",
+    help="Between replicas: 1ms, 1ms~0.3ms, 1ms;r0-r1=20ms; zones: 1ms;a-b=5ms.",
 )
 @click.option("--client-latency", type=Parsed("latency", parse_latency), metavar="L", help="Clients to replicas.")
+@click.option(
+    "--zones", type=Parsed("zones", parse_zones), metavar="A,B,…", help="Replicas and clients stand in, in turn."
+)
+@click.option("--zone-blind", is_flag=True, default=None, help="They don't say in which; only latencies know.")
+@click.option(
+    "--zone-pause", type=Parsed("pause", parse_pause), multiple=True, metavar="D@EVERY", help="Stop whole zones for D."
+)
 @click.option("--callers", type=int, metavar="N", help="How many clients share the calls.")
 @click.option("--policies", type=Parsed("policies", _policies), metavar="NAME[,…]|all", help=f"{', '.join(POLICIES)}.")
 @click.option("--copies", type=int, metavar="D", help="Copies of a tie.")

@@ -18,12 +18,12 @@ __all__ = ["Plan", "make_plan"]
 
 CELLS_MAX = 100_000
 
-SHAPE = ("replicas", "slots", "service", "slow", "pause", "intrinsic", "trace", "app")
+SHAPE = ("replicas", "slots", "service", "slow", "pause", "zones", "intrinsic", "trace", "app")
 """Options that describe a service: without any of them, and without a scenario, the default comparison is made."""
 
 SAME = (
     "replicas slots service intrinsic handlers client_latency callers copies stagger backup_after backup_budget"
-    " backups picker warmup app method arguments".split()
+    " backups picker zones zone_blind warmup app method arguments".split()
 )
 """Options that are fields of a cell under the same name."""
 
@@ -67,7 +67,7 @@ def make_plan(given: Mapping[str, Any]) -> Plan:
     name, fixed, default = _base(given)
     base = {**fixed.cell, **_cell_fields(given), "world": given.get("world", "sim"), "scenario": name}
     policies = check_policy_names(list(given.get("policies", fixed.policies)))
-    latencies = given.get("mesh_latency") or tuple(LatencySpec(LatencyLaw(mean)) for mean in fixed.latencies)
+    latencies = given.get("mesh_latency") or tuple(_latency(given) for given in fixed.latencies)
     fan_outs = given.get("fan_out", fixed.fan_outs)
     traffic = _traffic(given, fixed, base)
     if len(traffic) * len(latencies) * len(fan_outs) * len(policies) > CELLS_MAX:
@@ -81,6 +81,10 @@ def make_plan(given: Mapping[str, Any]) -> Plan:
     first = given.get("seed", 1)
     seeds = tuple(range(first, first + given.get("seeds", TRACE_SEEDS if "trace" in given else 1)))
     return Plan(cells, seeds, policies, _told(given, name, default, cells[0], policies, seeds))
+
+
+def _latency(fixed: float | LatencySpec) -> LatencySpec:
+    return fixed if isinstance(fixed, LatencySpec) else LatencySpec(LatencyLaw(fixed))
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
@@ -138,6 +142,8 @@ def _cell_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         fields["slow"] = tuple(given["slow"])
     if "pause" in given:
         fields["pauses"] = tuple(given["pause"])
+    if "zone_pause" in given:
+        fields["zone_pauses"] = tuple(given["zone_pause"])
     if "backup_after" in given and given["backup_after"] != "auto":
         fields["fixed_after"] = given["backup_after"]
     if "duration" in given:

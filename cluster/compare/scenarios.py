@@ -13,6 +13,7 @@ from cluster.compare.cell import BrownOut
 from tiedreq.core.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.slowness import PauseSpec, SlowSpec
+from tiedreq.units import LatencySpec, parse_latency
 
 __all__ = ["SCENARIOS", "Scenario", "scenario"]
 
@@ -24,14 +25,14 @@ LATENCIES_DEFAULT = (0.001,)
 class Scenario:
     """What a name fixes. ``cell`` are fields of ``Cell``; of ``rates`` (calls/s) and ``loads`` one is empty.
 
-    Both are empty for a closed loop. ``latencies`` between replicas in seconds.
+    Both are empty for a closed loop. ``latencies`` between replicas in seconds, or of more than one kind.
     """
 
     words: str
     cell: dict[str, Any]
     rates: tuple[float, ...] = ()
     loads: tuple[float, ...] = ()
-    latencies: tuple[float, ...] = LATENCIES_DEFAULT
+    latencies: tuple[float | LatencySpec, ...] = LATENCIES_DEFAULT
     policies: tuple[str, ...] = POLICIES_DEFAULT
     fan_outs: tuple[int, ...] = field(default=(1,))
 
@@ -48,6 +49,7 @@ _PAUSED = {
 _SLOW = {"replicas": 5, "slots": 4, "service": _LOGNORMAL, "duration": 120.0, "fixed_after": 0.100}
 _POOL = {"replicas": 10, "slots": 40, "workers": 20, "calls": 50_000, "picker": "random"}
 """Far more slots than workers, so that nothing ever waits."""
+_THREE = parse_latency("1ms;a-b=5ms;a-c=60ms;b-c=60ms")
 
 SCENARIOS: dict[str, Scenario] = {
     "pauses": Scenario(
@@ -119,6 +121,23 @@ SCENARIOS: dict[str, Scenario] = {
         {**_PAUSED, "duration": 60.0},
         loads=(0.40,),
         fan_outs=(1, 10, 100),
+    ),
+    "three-zones": Scenario(
+        "three zones at 1, 5 and 60 ms, a client in each; every zone stops entirely for 200 ms every 10 s on average",
+        {
+            "replicas": 12,
+            "slots": 8,
+            "service": parse_law("exp(10ms)"),
+            "zones": ("a", "b", "c"),
+            "zone_pauses": (PauseSpec(0.200, 10.0),),
+            "callers": 3,
+            "client_latency": _THREE,
+            "picker": "adaptive",
+            "duration": 60.0,
+        },
+        loads=(0.60,),
+        latencies=(_THREE,),
+        policies=("plain", "hedged", "tied", "auto"),
     ),
     "bigtable": Scenario(
         "a law fitted to published latencies of reads from disks, idle (40 %) and beside a sort job (60 %)",

@@ -35,8 +35,9 @@ from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.workload import OpenLoop, Pauses
 from tiedreq.sim.world import World, WorldOptions, stream
+from tiedreq.sim.zone_pauses import ZonePauses
 
-__all__ = ["run_cell"]
+__all__ = ["Bench", "Run", "run_cell", "world_options"]
 
 ANSWER = Answer(b"")
 METHOD = "work"
@@ -323,7 +324,7 @@ def run_cell(cell: Cell, seed: int) -> Tally:
     """Run a simulated cell with one seed. Raises ``BadOption`` when the policy is not known."""
     wall, cpu = time.perf_counter(), time.process_time()
     bench = Bench(cell, seed)
-    world = World(_world_options(cell), bench, seed=seed)
+    world = World(world_options(cell), bench, seed=seed)
     world.start()
     Run(cell, seed, world, bench).run()
     tally = bench.tally
@@ -332,7 +333,8 @@ def run_cell(cell: Cell, seed: int) -> Tally:
     return tally
 
 
-def _world_options(cell: Cell) -> WorldOptions:
+def world_options(cell: Cell) -> WorldOptions:
+    """The replicas, clients and links of a cell."""
     stoppable = cell.handlers == "cancellable"
     # An unstable run shows its queue, no refusals; many replicas remember ended copies for some seconds only.
     limits = {"queue_length_max": MANY, "copies_per_caller_max": MANY, "tombstones_max": TOMBSTONES}
@@ -346,6 +348,8 @@ def _world_options(cell: Cell) -> WorldOptions:
         client_limits=ClientLimits(calls_in_flight_max=MANY),
         picker=cell.picker,
         learns=True,
+        zones=cell.zones,
+        zone_blind=cell.zone_blind,
     )
 
 
@@ -366,7 +370,10 @@ class Run:
             rng: Random = stream(seed, "arrivals")
             rate = cell.rate / cell.fan_out
             self._arrivals = OpenLoop(world, bench.make_root, rng, rate=rate, calls=ENDLESS)
-        self._pauses = [Pauses(world, spec, stream(seed, f"pauses {index}")) for index, spec in enumerate(cell.pauses)]
+        self._pauses: list[Pauses | ZonePauses] = [
+            *(Pauses(world, spec, stream(seed, f"pauses {at}")) for at, spec in enumerate(cell.pauses)),
+            *(ZonePauses(world, spec, stream(seed, f"zone pauses {at}")) for at, spec in enumerate(cell.zone_pauses)),
+        ]
 
     def run(self) -> None:
         """Let it all happen, and complete the tally."""
