@@ -21,7 +21,6 @@ from cluster.refusal import ControlRefused
 
 DEATHS_MAX = 3
 DEATHS_SECONDS = 10.0
-START_SECONDS = 60.0
 LAST_WORDS_SECONDS = 0.5
 SILENT_SECONDS = 3.0
 GRACE_SECONDS = 2.0
@@ -297,10 +296,11 @@ class Keeper:
                 self._fatal = Fatal(message["kind"], message["story"])
 
     async def _limit_start(self, process: ReplicaProcess, up: trio.Event) -> None:
-        with trio.move_on_after(START_SECONDS):
+        seconds = self._engine.start_seconds
+        with trio.move_on_after(seconds):
             await up.wait()
             return
-        self._fatal = Fatal("died", f"was not ready after {START_SECONDS:g} s")
+        self._fatal = Fatal("died", f"was not ready after {seconds:g} s")
         process.kill()
 
     def _count_death(self) -> None:

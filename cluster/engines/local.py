@@ -126,6 +126,8 @@ class Program:
 class LocalEngine:
     """Replicas are child processes on this host. See ``Engine``."""
 
+    start_seconds = 60.0
+
     @asynccontextmanager
     async def running(self, note: Callable[[str], None]) -> AsyncIterator[None]:
         """See ``Engine``. Nothing is needed."""

@@ -99,6 +99,10 @@ class ReplicaActor:
         with suppress(trio.RunFinishedError):  # it has drained
             token.run_sync_soon(channel.send_nowait, message)
 
+    def stop(self) -> None:
+        """Stop where it is, with all that it has started; returns when a ``Warden`` has let it go on."""
+        os.killpg(0, signal.SIGSTOP)
+
     def where(self) -> dict[str, Any]:
         """What a client needs: the cluster's name and token, and the peers (itself among them) with their URLs."""
         with self._lock:
@@ -182,12 +186,12 @@ class Box:
 
 
 class Warden:
-    """An actor that stops replicas of its node where they are, and lets them go on."""
+    """An actor that lets replicas of its node go on that have stopped themselves: they can't."""
 
-    def signal(self, process: int, name: str) -> None:
-        """Signal the process group of a replica; harmless when it has ended."""
+    def thaw(self, process: int) -> None:
+        """Let the process group of a replica go on; harmless when it has ended."""
         with suppress(ProcessLookupError):
-            os.killpg(process, signal.Signals[name])
+            os.killpg(process, signal.SIGCONT)
 
 
 def _end_with_raylet() -> None:

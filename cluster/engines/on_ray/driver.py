@@ -39,6 +39,7 @@ NAME_SECONDS = 5.0
 KILLED_SECONDS = 5.0
 """After a kill, for how long Ray's confirmation is waited for: a node that can't be reached gives none."""
 PENDING_SECONDS = 15.0
+THAW_SECONDS = 0.5
 CHUNK_BYTES = 64 * 1024
 
 
@@ -80,9 +81,9 @@ class Driver:
                 case "kill":
                     found.kill()
                 case "freeze":
-                    found.signal("SIGSTOP")
+                    found.freeze()
                 case "thaw":
-                    found.signal("SIGCONT")
+                    found.thaw()
 
     def ended(self, life: Life, how: str) -> None:
         """A life is over."""
@@ -90,7 +91,7 @@ class Driver:
         self.say({"event": "ended", "id": life.id, "how": how})
 
     def warden(self, node: str) -> Any:
-        """The actor that signals the replicas of a node."""
+        """The actor that lets the replicas of a node go on."""
         if node not in self._wardens:
             self._wardens[node] = self._warden.options(
                 num_cpus=0, scheduling_strategy=self.placement.at(node), max_restarts=-1
@@ -108,14 +109,15 @@ class Life:
         self.id: int = message["id"]
         self.node = ""
         self._driver = driver
-        self._index: int = message["index"]
+        self._index: int | None = message["index"]
         self._spec: dict[str, Any] = message["spec"]
         self._environment: dict[str, str] = message["environment"]
         self._lock = threading.Lock()
         self._actor: Any = None
         self._pid = 0
         self._address = ""
-        self._frozen = False
+        self._warden: Any = None
+        self._stopped: Any = None
         self._killed_at: float | None = None
         self._tells: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
@@ -141,11 +143,24 @@ class Life:
         self._killed_at = time.monotonic()
         self._kill_actor()
 
-    def signal(self, name: str) -> None:
-        """Signal the process group of the actor, if it runs."""
-        if self._pid:
-            self._frozen = name == "SIGSTOP"
-            self._driver.warden(self.node).signal.remote(self._pid, name)
+    def freeze(self) -> None:
+        """Have the actor stop where it is, if it runs."""
+        if self._pid and self._stopped is None:
+            self._warden = self._driver.warden(self.node)
+            self._stopped = self._actor.stop.remote()
+
+    def thaw(self) -> None:
+        """Have it go on, if it has stopped or is about to. Without waiting: a thread sees to it."""
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            threading.Thread(target=self._thaw, args=(stopped,), name="thaw", daemon=True).start()
+
+    def _thaw(self, stopped: Any) -> None:
+        # The order may come before it has stopped, so it is given until it goes on.
+        ready: list[Any] = []
+        while not ready:
+            self._warden.thaw.remote(self._pid)
+            ready, _ = self._driver.ray.wait([stopped], timeout=THAW_SECONDS)
 
     def _live(self) -> str:
         ray, errors = self._driver.ray, self._driver.ray.exceptions
@@ -219,8 +234,7 @@ class Life:
         return None
 
     def _kill_actor(self) -> None:
-        if self._frozen:
-            self.signal("SIGCONT")  # a stopped process hears of no kill
+        self.thaw()  # a stopped process hears of no kill
         if self._actor is not None:
             self._driver.ray.kill(self._actor)
 

@@ -131,6 +131,9 @@ class RayReplica:
 class RayEngine:
     """Replicas are actors on the nodes of a Ray cluster. See ``Engine``."""
 
+    start_seconds = 180.0
+    """The cluster may have to find room, or to grow."""
+
     def __init__(self, options: RayOptions) -> None:
         self._options = options
         self._numbers = count(1)
@@ -187,13 +190,13 @@ class RayEngine:
         """See ``Engine``."""
         if self._over:
             raise OSError(errno.EPIPE, "Ray is gone")
-        number = next(self._numbers)
+        number, names = next(self._numbers), self._options.names
         replica = self._replicas[number] = RayReplica(number, self._post)
         self._post(
             {
                 "do": "start",
                 "id": number,
-                "index": self._options.names.index(spec.name),
+                "index": names.index(spec.name) if spec.name in names else None,
                 "spec": spec.message(),
                 "environment": dict(spec.environment),
             }

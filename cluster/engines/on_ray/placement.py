@@ -51,9 +51,9 @@ class Placement:
                     f"{self._free():g} CPUs on {len(self._alive())} nodes; add nodes, or lower --replica-cpus"
                 )
 
-    def place(self, index: int) -> Any:
-        """The scheduling strategy for the replica with this index."""
-        if self._settled(index):
+    def place(self, index: int | None) -> Any:
+        """The scheduling strategy for the replica with this index; None for one that has joined later."""
+        if index is not None and self._settled(index):
             return self._strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         return self._strategies.NodeAffinitySchedulingStrategy(self._emptiest(), soft=True)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -38,10 +37,8 @@ def run_on_ray(tasks: Sequence[Task], address: str | None, jobs: int | None) -> 
     ``address`` as in ``session.opened``. Closing the iterator ends what still runs. Raises as
     ``cluster.compare.runner.run_tasks``, and ``RunFailed`` when there is no Ray.
     """
-    stopping = signal.getsignal(signal.SIGTERM)
     try:
         with opened(address) as ray:
-            signal.signal(signal.SIGTERM, stopping)  # Ray has put its own in place
             yield from Sweep(ray, jobs).run(tasks)
     except RayUnavailable as error:
         raise RunFailed(str(error), bad_usage=False) from None

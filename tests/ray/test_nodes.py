@@ -1,0 +1,105 @@
+"""Replicas on a real Ray of three nodes on this host: where they run, and what becomes of them when a node is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster._launcher import Up, eventually, gone_within, write_app
+from tests.ray.conftest import PATIENCE, Nodes
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+BACK_SECONDS = 15.0
+"""A replica of a lost node is to be back by then, where the machine is not busy with something else."""
+
+WHERE = """
+    import os
+    import ray, tiedreq
+    service = tiedreq.Service("where")
+
+    @service.method(idempotent=True)
+    async def node(ctx, args):
+        return [ctx.replica, ray.get_runtime_context().get_node_id(), os.getpid()]
+"""
+
+
+def call(launcher: Up, method: str, *options: str) -> object:
+    command = [sys.executable, "-m", "tiedreq", "call", method, "null", *options]
+    done = subprocess.run(command, cwd=launcher.cwd, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_each_replica_has_a_node_of_its_own_and_is_found(nodes: Nodes, up: Callable[..., Up], tmp_path: Path) -> None:
+    write_app(tmp_path, WHERE)
+    options = ["--replicas", "3", "--app", "app:service", "--no-dashboard", "--json"]
+    launcher = up("--engine", "ray", "--address", nodes.address, *options, **nodes.environment)
+    assert launcher.event("ready", PATIENCE)["replicas"] == 3
+    told = {}
+    while len(told) < 3:
+        name, node, pid = call(launcher, "node")
+        told[name] = node, pid
+    assert len({node for node, _ in told.values()}) == 3
+    assert {name: pid for name, (_, pid) in told.items()} == launcher.replica_pids()
+    assert launcher.stop() == 0
+    assert eventually(lambda: not nodes.workers())
+
+
+def test_a_sweep_on_the_nodes_has_the_results_of_one_here(nodes: Nodes, tmp_path: Path) -> None:
+    options = ["--policies", "plain,tied", "--load", "0.5", "--replicas", "3", "--duration", "5s", "--seeds", "2"]
+    command = [sys.executable, "-m", "cluster.compare", *options, "--json"]
+    environment = {**os.environ, **nodes.environment}
+    rows = []
+    for where in ([], ["--engine", "ray", "--address", nodes.address]):
+        name = f"rows-{len(where)}.json"
+        done = subprocess.run([*command, name, *where], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        rows.append([without_times(row) for row in json.loads((tmp_path / name).read_text())["rows"]])
+    assert rows[0] == rows[1] and len(rows[0]) == 2
+    assert eventually(lambda: not nodes.workers())
+
+
+def without_times(row: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in row.items() if key not in ("wall_s", "calls_per_wall_s", "cpu_us_per_call")}
+
+
+def test_a_node_is_lost_under_load(nodes: Nodes, up: Callable[..., Up]) -> None:
+    options = ["--replicas", "3", "--rate", "40", "--policy", "tied", "--no-dashboard", "--json"]
+    launcher = up("--engine", "ray", "--address", nodes.address, *options, **nodes.environment)
+    launcher.event("ready", PATIENCE)
+    before = {replica["name"]: replica for replica in launcher.cluster()["replicas"]}
+    nodes.lose(2)
+    lost = launcher.event("replica_lost", PATIENCE)
+    assert lost["state"] == "restarting" and "was lost with its node" in lost["reason"]
+    back = launcher.event("replica_restarted", PATIENCE)
+    assert back["replica"] == lost["replica"]
+    after = {replica["name"]: replica for replica in launcher.cluster()["replicas"]}
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {lost["replica"]} and after[lost["replica"]]["url"] == back["url"]
+    assert gone_within([lost["pid"]], 1)
+
+    # The others, and clients that were there before, find it at its new address.
+    linked = f"links of {lost['replica']}"
+    assert eventually(lambda: links_up(launcher, lost["replica"]) == 2, PATIENCE), linked
+    launcher.signal(2)
+    summary = launcher.event("summary", PATIENCE)
+    assert launcher.wait(PATIENCE) == 0
+    assert (summary["errors"], summary["unfinished"]) == (0, 0) and summary["calls"] > 40
+    if os.getloadavg()[0] < (os.cpu_count() or 1):
+        assert back["seconds"] < BACK_SECONDS
+    assert eventually(lambda: not nodes.workers())
+
+
+def links_up(launcher: Up, name: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.ctl", "status", "--json"], cwd=launcher.cwd, capture_output=True, text=True
+    )
+    status = json.loads(done.stdout)["replicas"][name]["status"] or {"links": {}}
+    return sum(link["up"] for link in status["links"].values())
