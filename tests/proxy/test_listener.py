@@ -26,15 +26,21 @@ async def echo(visit: Visit) -> None:
 
 
 def plug_into(listener: HttpListener, nursery: trio.Nursery) -> Plug:
+    """A connection to a listener that is tended."""
     ours, theirs = trio.testing.memory_stream_pair()
     nursery.start_soon(listener.serve, theirs, "192.0.2.1")
     return Plug(ours)
 
 
+def tended(listener: HttpListener, nursery: trio.Nursery) -> HttpListener:
+    nursery.start_soon(listener.tend)
+    return listener
+
+
 @pytest.fixture
 def connect(nursery):
     def make(handler=echo, **limits) -> Plug:
-        return plug_into(HttpListener(handler, ListenerLimits(**limits)), nursery)
+        return plug_into(tended(HttpListener(handler, ListenerLimits(**limits)), nursery), nursery)
 
     return make
 
@@ -133,7 +139,7 @@ async def test_a_client_that_does_not_read(nursery, autojump_clock) -> None:
             ended.set()
 
     ours, theirs = trio.testing.lockstep_stream_pair()
-    listener = HttpListener(much, ListenerLimits(body_seconds=5))
+    listener = tended(HttpListener(much, ListenerLimits(body_seconds=5)), nursery)
     nursery.start_soon(listener.serve, theirs, "192.0.2.1")
     await ours.send_all(GET)
     began = trio.current_time()
@@ -235,7 +241,7 @@ async def test_drain(nursery, autojump_clock) -> None:
         await go.wait()
         await echo(visit)
 
-    listener = HttpListener(slow, ListenerLimits())
+    listener = tended(HttpListener(slow, ListenerLimits()), nursery)
     idle, busy = plug_into(listener, nursery), plug_into(listener, nursery)
     await busy.send(GET)
     await trio.testing.wait_all_tasks_blocked()

@@ -1,8 +1,9 @@
 """Listens for HTTP/1.1 and gives each request to a handler; everything is bounded.
 
-A connection serves one request after another. While a handler works and the body of its request has been read, the
-connection is watched: a client that closes it cancels the handler. Whatever goes wrong ends one connection and nothing
-else. ``drain`` accepts no more, closes idle connections and lets the others finish what they do.
+A connection serves one request after another. While a handler works for longer than a moment and the body of its
+request has been read, the connection is watched: a client that closes it cancels the handler. Whatever goes wrong ends
+one connection and nothing else. ``drain`` accepts no more, closes idle connections and lets the others finish what they
+do.
 
 Not for what a request means (``proxy.front``, ``proxy.passage``).
 """
@@ -21,6 +22,7 @@ from tiedreq.core.checks import check_count, check_number
 from tiedreq.net.addresses import Address, parse_address
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners
 from tiedreq.net.quiet import QuietLog
+from tiedreq.proxy.patience import Cancellable, Patience
 from tiedreq.proxy.visit import REASONS, RECEIVE_BYTES, Aborted, ClientGone, Visit, Wire
 
 logger = logging.getLogger("tiedreq.proxy")
@@ -29,6 +31,8 @@ Handler = Callable[[Visit], Awaitable[None]]
 
 HEADERS_MAX = 256
 PIPELINED_BYTES_MAX = 64 * 1024
+WATCH_SECONDS = 0.02
+"""So long a handler works before its client is watched."""
 LINGER_SECONDS = 1.0
 LINGER_READS = 32
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -58,6 +62,35 @@ class ListenerLimits:
                 object.__setattr__(self, each.name, check_number(each.name, value, 1e-3, 86_400.0, "seconds"))
 
 
+class _Watch:
+    """Watches a connection while a handler works: not at once, as most are done soon."""
+
+    def __init__(self, wire: Wire, visit: Visit, gone: Cancellable, nursery: trio.Nursery) -> None:
+        self._wire = wire
+        self._visit = visit
+        self._gone = gone
+        self._nursery = nursery
+        self._scope: trio.CancelScope | None = None
+        self._over = trio.Event()
+
+    def cancel(self) -> None:
+        """The handler takes its time: begin to watch."""
+        self._scope = trio.CancelScope()
+        self._nursery.start_soon(self._run, self._scope)
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        with scope:
+            if await _until_gone(self._wire, self._visit):
+                self._gone.cancel()
+        self._over.set()
+
+    async def stop(self) -> None:
+        """Returns once nobody reads any more."""
+        if self._scope is not None:
+            self._scope.cancel()
+            await self._over.wait()
+
+
 class HttpListener:
     """Serves ``handler`` at ``listen`` (``HOST:PORT``), with TLS where ``tls`` says how."""
 
@@ -67,6 +100,10 @@ class HttpListener:
         self._tls = tls
         self._quiet = QuietLog(logger)
         self._accepting = trio.CancelScope()
+        self._idle = Patience(limits.idle_seconds)
+        self._sending = Patience(limits.body_seconds)
+        self._working = Patience(WATCH_SECONDS)
+        self._watching: trio.Nursery | None = None
         self._waiting: dict[int, trio.CancelScope] = {}
         self._draining = False
         self.connections = 0
@@ -85,18 +122,29 @@ class HttpListener:
         most = self._limits.connections_max
         acceptor = Acceptor(self._accepted, logger, connections_max=most, connections_per_address_max=None)
         try:
-            async with trio.open_nursery() as nursery:
-                task_status.started(bound_address(listeners[0]))
-                with self._accepting:
-                    async with trio.open_nursery() as accepting:
-                        for listener in listeners:
-                            accepting.start_soon(acceptor.run, listener, nursery)
-                for listener in listeners:
-                    listener.socket.close()
+            async with trio.open_nursery() as tending:
+                await tending.start(self.tend)
+                async with trio.open_nursery() as nursery:
+                    task_status.started(bound_address(listeners[0]))
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            for listener in listeners:
+                                accepting.start_soon(acceptor.run, listener, nursery)
+                    for listener in listeners:
+                        listener.socket.close()
+                tending.cancel_scope.cancel()
             self.over.set()
         finally:
             for listener in listeners:
                 listener.socket.close()
+
+    async def tend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """What ``serve`` needs beside it: watch the time, and clients that leave."""
+        async with trio.open_nursery() as nursery:
+            self._watching = nursery
+            for patience in (self._idle, self._sending, self._working):
+                nursery.start_soon(patience.run)
+            task_status.started()
 
     def drain(self) -> None:
         """Accept no more; ``run`` returns once the last answer has been given."""
@@ -121,9 +169,10 @@ class HttpListener:
         """One connection from end to end: whatever goes wrong ends here."""
         self.connections += 1
         try:
-            wire = Wire(stream, self._limits.header_bytes_max, self._limits.body_seconds)
-            while not self._draining and await self._serve_one(wire, peer):
-                wire.h11.start_next_cycle()
+            with trio.CancelScope() as scope:
+                wire = Wire(stream, self._limits.header_bytes_max, scope, self._sending)
+                while not self._draining and await self._serve_one(wire, peer, scope):
+                    wire.h11.start_next_cycle()
         except (*_BROKEN, ClientGone, Aborted, h11.ProtocolError, OSError):
             logger.debug("a connection from %s ended early", peer, exc_info=True)
         except Exception as error:
@@ -133,44 +182,41 @@ class HttpListener:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
-    async def _serve_one(self, wire: Wire, peer: str) -> bool:
+    async def _serve_one(self, wire: Wire, peer: str, scope: trio.CancelScope) -> bool:
         """Serve one request; True when another may follow on this connection."""
         try:
-            request = await self._request(wire)
+            request = await self._request(wire, scope)
+            if request is None:
+                return False
+            wrong = self._wrong(request)
+            if wrong is not None:
+                await self._refuse(wire, *wrong)
+                return False
+            visit = Visit(wire, request, peer, "http" if self._tls is None else "https", self._limits.body_seconds)
         except h11.RemoteProtocolError as error:
             await self._refuse(wire, error.error_status_hint, str(error))
             return False
         except trio.TooSlowError:
             await self._refuse(wire, 408, f"no whole head of a request within {self._limits.header_seconds:g} s")
             return False
-        if request is None:
-            return False
-        wrong = self._wrong(request)
-        if wrong is not None:
-            await self._refuse(wire, *wrong)
-            return False
-        scheme = "http" if self._tls is None else "https"
-        visit = Visit(wire, request, peer, scheme, self._limits.body_seconds)
         visit.closing = self._draining
-        gone = await self._handle(wire, visit)
-        if gone or visit.closing or wire.h11.our_state is not h11.DONE:
+        await self._handle(wire, visit, scope)
+        if visit.closing or wire.h11.our_state is not h11.DONE:
             await _linger(wire, visit)
             return False
-        if not visit.body_over:  # an empty body has its end all the same
-            await visit.receive()
         return wire.h11.their_state is h11.DONE
 
-    async def _request(self, wire: Wire) -> h11.Request | None:
+    async def _request(self, wire: Wire, scope: trio.CancelScope) -> h11.Request | None:
         """The next request; None when the connection is over."""
         if not wire.h11.trailing_data[0]:
-            key = id(wire)
-            with trio.move_on_after(self._limits.idle_seconds) as scope:
-                self._waiting[key] = scope
-                try:
-                    data = await wire.stream.receive_some(RECEIVE_BYTES)
-                finally:
-                    del self._waiting[key]
-            if scope.cancelled_caught or not data:
+            self._idle.begin(scope)
+            self._waiting[id(scope)] = scope
+            try:
+                data = await wire.stream.receive_some(RECEIVE_BYTES)
+            finally:
+                self._idle.end(scope)
+                del self._waiting[id(scope)]
+            if not data:
                 return None
             wire.h11.receive_data(bytes(data))
         event = wire.h11.next_event()
@@ -184,42 +230,34 @@ class HttpListener:
         if not request.http_version.startswith(b"1."):
             return 505, "only HTTP/1.1 is spoken here"
         limit = self._limits.header_bytes_max
-        if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > limit:
+        if len(request.target) + sum([len(name) + len(value) + 4 for name, value in request.headers]) > limit:
             return 431, f"the head of the request has more than {limit} bytes"
         if len(request.headers) > HEADERS_MAX:
             return 431, f"the request has more than {HEADERS_MAX} headers"
         return None
 
-    async def _handle(self, wire: Wire, visit: Visit) -> bool:
-        """Run the handler, watched; True when the client has gone."""
-        gone = False
-
-        async def watch() -> None:
-            nonlocal gone
-            if await _until_gone(wire, visit):
-                gone = True
-                nursery.cancel_scope.cancel()
-
-        error: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            if visit.bodiless:
-                await visit.receive()
-            nursery.start_soon(watch)
-            try:
-                await self._handler(visit)
-            except Exception as raised:
-                error = raised
-            nursery.cancel_scope.cancel()
-        if error is None or gone:
-            return gone
+    async def _handle(self, wire: Wire, visit: Visit, scope: trio.CancelScope) -> None:
+        """Run the handler, watched. A client that leaves cancels everything on its connection."""
+        assert self._watching is not None, "tend() does not run"
+        watch = _Watch(wire, visit, scope, self._watching)
+        self._working.begin(watch)
+        error: Exception | None = None
+        try:
+            await self._handler(visit)
+        except Exception as raised:
+            error = raised
+        finally:
+            self._working.end(watch)
+            await watch.stop()
+        if error is None:
+            return
         if isinstance(error, h11.RemoteProtocolError) and not visit.answered:
             await visit.say(error.error_status_hint, f"the body of this request can't be read: {error}")
-            return False
-        if not visit.answered and not isinstance(error, ClientGone | Aborted):
+        elif not visit.answered and not isinstance(error, ClientGone | Aborted):
             self._quiet.log("failed", logging.ERROR, "a request from %s failed", visit.peer, error=error)
             await visit.say(500, "tiedreq: an error of the front; its log tells more")
-            return False
-        raise error
+        else:
+            raise error
 
     async def _refuse(self, wire: Wire, status: int, text: str) -> None:
         """Answer what is no request, and close."""

@@ -1,40 +1,49 @@
-"""Many waits of one length, with one task: cancels a scope unless it is told in time that the wait is over.
+"""Many waits of one length, with one task: cancels something unless it is told in time that the wait is over.
 
-Unlike a deadline of the scope itself this does not travel: a call that is made within the scope is not told that its
-time ends there.
+It costs far less than a scope for each wait. And unlike the deadline of a scope it does not travel: a call that is made
+meanwhile is not told that its time ends there.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Protocol
 
 import trio
 
 from tiedreq.net.bell import Bell
 
 
+class Cancellable(Protocol):
+    """Such as a ``trio.CancelScope``."""
+
+    def cancel(self) -> None:
+        """The time is over."""
+        ...
+
+
 class Patience:
-    """Cancels scopes after ``seconds``."""
+    """Cancels what has waited for ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._waits: OrderedDict[int, tuple[float, trio.CancelScope]] = OrderedDict()
+        self._waits: OrderedDict[int, tuple[float, Cancellable]] = OrderedDict()
         self._bell = Bell()
 
     def __len__(self) -> int:
         return len(self._waits)
 
-    def begin(self, scope: trio.CancelScope) -> None:
-        """From now on ``scope`` has so many seconds; again: anew."""
-        key = id(scope)
+    def begin(self, waits: Cancellable) -> None:
+        """From now on ``waits`` has so many seconds; again: anew."""
+        key = id(waits)
         self._waits.pop(key, None)
-        self._waits[key] = (trio.current_time() + self.seconds, scope)
+        self._waits[key] = (trio.current_time() + self.seconds, waits)
         if len(self._waits) == 1:
             self._bell.ring()
 
-    def end(self, scope: trio.CancelScope) -> None:
+    def end(self, waits: Cancellable) -> None:
         """The wait is over."""
-        self._waits.pop(id(scope), None)
+        self._waits.pop(id(waits), None)
 
     async def run(self) -> None:
         """Watch the time, until cancelled."""
@@ -42,9 +51,9 @@ class Patience:
             if not self._waits:
                 await self._bell.wait_anew()
                 continue
-            key, (at, scope) = next(iter(self._waits.items()))
+            key, (at, waits) = next(iter(self._waits.items()))
             if at <= trio.current_time():
                 del self._waits[key]
-                scope.cancel()
+                waits.cancel()
             else:
                 await trio.sleep_until(at)

@@ -13,6 +13,7 @@ import h11
 import trio
 
 from tiedreq.proxy.headers import Headers, members, values
+from tiedreq.proxy.patience import Cancellable, Patience
 
 RECEIVE_BYTES = 64 * 1024
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -27,12 +28,17 @@ class Aborted(Exception):
 
 
 class Wire:
-    """An h11 connection over a stream, from the server's side."""
+    """An h11 connection over a stream, from the server's side.
 
-    def __init__(self, stream: trio.abc.Stream, header_bytes_max: int, send_seconds: float) -> None:
+    ``scope`` is everything that happens on the connection; it is cancelled when a part of an answer is not taken in
+    time.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, header_bytes_max: int, scope: Cancellable, sending: Patience) -> None:
         self.stream = stream
         self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes_max)
-        self._send_seconds = send_seconds
+        self._scope = scope
+        self._sending = sending
 
     async def next_event(self) -> h11.Event | type[h11.PAUSED]:
         """The next event. Raises ``h11.RemoteProtocolError``, ``trio.BrokenResourceError``."""
@@ -47,11 +53,13 @@ class Wire:
         data = b"".join([self.h11.send(event) or b"" for event in events])
         if not data:
             return
+        self._sending.begin(self._scope)
         try:
-            with trio.fail_after(self._send_seconds):
-                await self.stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            await self.stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise ClientGone from None
+        finally:
+            self._sending.end(self._scope)
 
 
 class Visit:
@@ -79,6 +87,8 @@ class Visit:
         self._whole = not self.chunked and not self.length
         self.closing = False
         """The connection ends with this answer: ``respond`` says so."""
+        if self._whole and isinstance(wire.h11.next_event(), h11.EndOfMessage):
+            self.body_end.set()
 
     @property
     def bodiless(self) -> bool:
