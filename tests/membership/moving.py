@@ -125,7 +125,7 @@ async def place(*hosts: str, **options: Any) -> AsyncIterator[Place]:
 class Traffic:
     """Calls at a steady rate until stopped: how each ended."""
 
-    def __init__(self, client: tiedreq.Client, *, seconds: float = 0.02, every: float = 0.005, method: str = "work"):
+    def __init__(self, client: tiedreq.Client, *, seconds: float = 0.02, every: float = 0.02, method: str = "work"):
         self.client, self.seconds, self.every, self.method = client, seconds, every, method
         self.answers: list[str] = []
         self.errors: list[Exception] = []
