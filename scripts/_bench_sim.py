@@ -14,7 +14,6 @@ Each subject has a process to itself, as a run of a comparison has, and they tak
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import multiprocessing
 import statistics
@@ -36,6 +35,7 @@ from rich.table import Table
 
 from tiedreq.core.policy import Backup, Plain, Policy, Tied
 from tiedreq.laws import Exponential
+from tiedreq.sim.garbage import uncollected
 from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.workload import OpenLoop, Workload
 from tiedreq.sim.world import World, WorldOptions, stream
@@ -164,13 +164,12 @@ class SimPyModel:
 
 def take_turns(make: Callable[[], Subject], turns: Connection) -> None:
     """The process of one subject: asked for seconds of virtual time, it answers with its calls per second."""
-    # Nothing here makes cycles; what lives long is looked at seldom.
-    gc.set_threshold(100_000, 50, 100)
-    subject = make()
-    while (seconds := turns.recv()) is not None:
-        began = time.process_time()
-        calls = subject.advance(seconds)
-        turns.send(calls / (time.process_time() - began))
+    with uncollected():  # the peer doesn't make cycles either
+        subject = make()
+        while (seconds := turns.recv()) is not None:
+            began = time.process_time()
+            calls = subject.advance(seconds)
+            turns.send(calls / (time.process_time() - began))
 
 
 class Measured:

@@ -6,7 +6,6 @@ Called by scripts/simulate, inside the project's environment, in the checkout.
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import random
 import signal
@@ -23,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tiedreq.core.policy import Backup, Plain, Policy, Tied
 from tiedreq.laws import Exponential
+from tiedreq.sim.garbage import uncollected
 from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.options import SimOptions
 from tiedreq.sim.run import RunResult, run
@@ -212,7 +212,6 @@ class Search:
 
 def speed() -> int:
     """Simulated calls per second of wall time: 10 replicas of 8 slots at 60 % load, nobody watching."""
-    gc.set_threshold(100_000, 50, 100)
     print(f"{SPEED_CALLS:,} calls each, exp(10ms), 0.5 ms between nodes; calls per second of wall time:", flush=True)
     for name, policy in SPEED_POLICIES.items():
         load = Workload(Exponential(0.01), stream(1, "law"))
@@ -223,8 +222,9 @@ def speed() -> int:
         make = partial(load.make, policy=policy, timeout=10.0)
         OpenLoop(world, make, world.random("arrivals"), rate=0.6 * 80 / 0.01, calls=SPEED_CALLS).start()
         began = time.perf_counter()
-        while load.counts.answered + load.counts.failed < SPEED_CALLS:
-            world.clock.run(world.clock.now + 0.5)
+        with uncollected():
+            while load.counts.answered + load.counts.failed < SPEED_CALLS:
+                world.clock.run(world.clock.now + 0.5)
         seconds = time.perf_counter() - began
         counts = load.counts
         print(

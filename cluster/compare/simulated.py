@@ -30,6 +30,7 @@ from tiedreq.core.messages import Result, Submit
 from tiedreq.core.replica import HeldMethod
 from tiedreq.core.types import UNTIED, CopyKind, MethodInfo
 from tiedreq.sim.caller_node import CallerNode, OpenCall
+from tiedreq.sim.garbage import uncollected
 from tiedreq.sim.handlers import Execution
 from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.replica_node import ReplicaNode
@@ -326,7 +327,8 @@ def run_cell(cell: Cell, seed: int) -> Tally:
     bench = Bench(cell, seed)
     world = World(world_options(cell), bench, seed=seed)
     world.start()
-    Run(cell, seed, world, bench).run()
+    with uncollected():
+        Run(cell, seed, world, bench).run()
     tally = bench.tally
     tally.wall_seconds = time.perf_counter() - wall
     tally.cpu_seconds = time.process_time() - cpu
