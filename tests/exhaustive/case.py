@@ -36,6 +36,8 @@ class Case:
     learn at once that a connection is up. ``any_choice`` follows every choice of the picker, else the first is taken.
     With ``deadline_ends`` a call's deadline passes sooner or later, at no cost, once a replica has stopped for ever:
     with two replicas nothing else may be left to end the call. Where it is off, the call must end without.
+    ``stream``: the answer is a stream of at most so many items, the first of which may be a preamble; its caller grants
+    one at a time, and its user takes them at any time. Only what a replica says of one copy of it keeps its order.
     ``busy`` replicas begin with a handler of another client in their slot. A ``reduced`` search delivers at once what
     changes nothing where it arrives, whenever that is. ``floor`` is the number of distinct states that the search has
     to reach at least.
@@ -51,6 +53,7 @@ class Case:
     becomes_stoppable: bool = False
     idempotent: bool = True
     busy: bool = False
+    stream: int = 0
     rounds_max: int = 2
     queue_max: int = 100
     markers_max: int = 100

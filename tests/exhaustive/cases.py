@@ -11,11 +11,10 @@ any moment. In it: every order of messages (on a link, too), of timers, of handl
 of news of a connection at its two ends, of a restart and of a new connection. Not in it, but in cases of their own
 with one fault: replicas that learn at different moments that a connection is up; messages of a connection that the
 receiver knows to be lost; the picker's other choices (of two replicas that are alike at first, it takes the first);
-exclusive ties, backups, hedged and plain calls, handlers that can't be stopped, a second call and a third replica. In
-no case: real time (a timer may fire at any moment after it is set), limits other than those of the queue and of
-markers, what callers learn (delays, health, the brake), links' frames and outboxes, a caller that crashes. S6 says
-nothing of how long a notice is under way, which has no meaning without time; and that no notice ends an answer of
-which a part was taken (S12) is for the drivers, because only they have parts.
+exclusive ties, backups, hedged and plain calls, streams, handlers that can't be stopped, a second call and a third
+replica. In no case: real time (a timer may fire at any moment after it is set), limits other than those of the queue
+and of markers, what callers learn (delays, health, the brake), links' frames and outboxes, a caller that crashes. S6 says
+nothing of how long a notice is under way, which has no meaning without time.
 """
 
 from __future__ import annotations
@@ -57,6 +56,17 @@ EVERY_RUN: tuple[Case, ...] = (
     _case("tie of three", 1, ("evict", "cancel", "fill"), replicas=3, policies=(THREE_STAGGERED,), floor=36_000),
     _case("tie and backup", 1, ("evict", "cancel", "expire"), replicas=3, policies=(GUARDED,), floor=54_000),
     _case("hedged", 1, (*MAIN, "freeze"), policies=(HEDGED,), floor=62_000),
+    _case("a stream of two items", 0, (), stream=2, policies=(TIE,), floor=5_500),
+    _case(
+        "a stream, a link lost",
+        1,
+        ("cut", "cancel"),
+        stream=1,
+        policies=(TIE,),
+        queue_max=100,
+        markers_max=100,
+        floor=231_000,
+    ),
     _case("plain", 2, (*MAIN, "raise"), policies=(Plain(),), floor=42_000),
     _case("plain, may not run twice", 2, (*MAIN, "raise"), policies=(Plain(),), idempotent=False, floor=22_500),
     _case("handlers that can't be stopped", 1, MAIN, stoppable=False, busy=True, queue_max=2, floor=117_000),

@@ -35,7 +35,8 @@ from tiedreq.core.memory import Tombstone
 from tiedreq.core.messages import Submit, Welcome
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.replica import HeldMethod, ReplicaCore
-from tiedreq.core.types import UNTIED, CallId, CopyId, CopyKind, Identity, Load, MethodInfo
+from tiedreq.core.stream_call import StreamCore
+from tiedreq.core.types import UNTIED, CallId, CopyId, CopyKind, Identity, Load, MethodInfo, Window
 
 FOREVER = float("inf")
 NAMES = "abcd"
@@ -47,6 +48,7 @@ FORGER_LINK = 9_001
 FORGER = Identity("z", 1)
 MARKER_AGE = 5.0
 NO_LOAD = Load(0, 0, 0, 0.0)
+WINDOW = Window(1, 100, False)
 
 
 class Watch(Protocol):
@@ -102,7 +104,7 @@ Commands = list[Any]
 
 def method_of(case: Case) -> MethodInfo:
     """The one method that every replica serves."""
-    return MethodInfo(METHOD, case.idempotent, case.stoppable, FOREVER)
+    return MethodInfo(METHOD, case.idempotent, case.stoppable, FOREVER, case.stream > 0)
 
 
 def foreign_copy(replica: str, number: int) -> CopyId:
@@ -110,10 +112,10 @@ def foreign_copy(replica: str, number: int) -> CopyId:
     return CopyId(FOREIGN, 100 * ord(replica) + number, 0, UNTIED)
 
 
-def foreign_submit(replica: str, number: int) -> Submit:
+def foreign_submit(case: Case, replica: str, number: int) -> Submit:
     """What another client sends to a replica."""
-    copy = foreign_copy(replica, number)
-    return Submit(copy, CopyKind.FIRST, METHOD, b"", FOREVER, (), False, False, False, None, ())
+    copy, window = foreign_copy(replica, number), WINDOW if case.stream else None
+    return Submit(copy, CopyKind.FIRST, METHOD, b"", FOREVER, (), False, False, False, None, (), window)
 
 
 class ReplicaPart:
@@ -138,7 +140,7 @@ class ReplicaPart:
             part.step(ToReplica(PeerConnected(FORGER_LINK, FORGER)), watch)
         if case.busy and incarnation == 1:
             for number in range(case.slots):
-                part.step(ToReplica(SubmitReceived(FOREIGN_LINK, foreign_submit(name, number))), watch)
+                part.step(ToReplica(SubmitReceived(FOREIGN_LINK, foreign_submit(case, name, number))), watch)
             part.step(ToReplica(InputSettled()), watch)
         return part
 
@@ -249,6 +251,15 @@ class Choosing(ReplicaTable):
         return candidates[self.script[turn] if turn < len(self.script) else 0]
 
 
+def _call_kind(case: Case) -> type[CallCore]:
+    """Looked up when it is needed: a broken core may stand in for the right one."""
+    return StreamCore if case.stream else CallCore
+
+
+def _window(case: Case) -> Window | None:
+    return WINDOW if case.stream else None
+
+
 class CallerPart:
     """The caller's process: the table of replicas and the calls."""
 
@@ -263,8 +274,10 @@ class CallerPart:
         """A process whose calls are yet to be made."""
         table, stats = Choosing(), CallStats()
         calls = [
-            CallCore(
-                CallRequest(CallId(CALLER, number), METHOD, case.idempotent, b"", policy, FOREVER),
+            _call_kind(case)(
+                CallRequest(
+                    CallId(CALLER, number), METHOD, case.idempotent, b"", policy, FOREVER, window=_window(case)
+                ),
                 table,
                 stats,
                 rounds_max=case.rounds_max,
@@ -354,7 +367,7 @@ class CallerPart:
         cores = []
         for attributes in calls:
             attributes["_replicas"], attributes["_stats"] = table, stats
-            cores.append(_revive(CallCore, attributes))
+            cores.append(_revive(_call_kind(case), attributes))
         return cls(case, table, stats, cores)
 
 

@@ -18,11 +18,13 @@ from tests.exhaustive.parts import (
     foreign_copy,
     foreign_submit,
 )
+from tiedreq.core.copybook import HeldCopy
 from tiedreq.core.events import (
     Answer,
     DrainRequested,
     Fault,
     InputSettled,
+    ItemProduced,
     PeerStarted,
     StopEnabled,
     SubmitReceived,
@@ -58,14 +60,25 @@ def _handler_moves(case: Case, part: ReplicaPart) -> Iterator[Local]:
         if stopped:
             yield Local("a stopped handler ends", ToReplica(WorkFinished(copy, None)), False)
             continue
+        held = part.core.held(copy)
+        yield from _item_moves(case, copy, held)
         yield Local("a handler returns", ToReplica(WorkFinished(copy, Answer(b""))), False)
         if "raise" in case.kinds and copy.client == CALLER:
             yield Local("a handler raises", ToReplica(WorkFinished(copy, RETRYABLE)), True)
         if "expire" in case.kinds and copy.client == CALLER:
             yield Local("a handler is stopped at its deadline", ToReplica(WorkFinished(copy, None), FOREVER), True)
-        held = part.core.held(copy)
         if case.becomes_stoppable and held is not None and not held.stoppable:
             yield Local("a handler can be stopped from now on", ToReplica(StopEnabled(copy)), False)
+
+
+def _item_moves(case: Case, copy: CopyId, held: HeldCopy | None) -> Iterator[Local]:
+    """A handler of the caller's that isn't paused yields: content, or first of all a preamble."""
+    if held is None or held.stream is None or held.stream.paused or copy.client != CALLER:
+        return
+    if held.stream.items < case.stream:
+        yield Local("a handler yields content", ToReplica(ItemProduced(copy, b"x", True)), False)
+        if not held.stream.items:
+            yield Local("a handler yields a preamble", ToReplica(ItemProduced(copy, b"", False)), False)
 
 
 def _faults(case: Case, part: ReplicaPart) -> Iterator[Local]:
@@ -75,7 +88,7 @@ def _faults(case: Case, part: ReplicaPart) -> Iterator[Local]:
     if "fill" in case.kinds:
         name = core.identity.name
         number = next(n for n in range(case.slots, 20) if core.copy_state(foreign_copy(name, n)) is None)
-        submit = foreign_submit(name, number)
+        submit = foreign_submit(case, name, number)
         yield Local("another client's copy", ToReplica(SubmitReceived(FOREIGN_LINK, submit)), True)
     if "evict" in case.kinds and sizes["markers"]:
         for link in core._peers:

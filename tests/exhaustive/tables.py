@@ -23,7 +23,7 @@ from tests.exhaustive.parts import (
 from tests.exhaustive.watching import Watching
 from tiedreq.core.call import CallCore
 from tiedreq.core.call_table import CallState
-from tiedreq.core.commands import CallCommand, CancelCopy, ReplicaCommand, SendCaller, SendCopy, SendPeer
+from tiedreq.core.commands import CallCommand, CancelCopy, GrantCredit, ReplicaCommand, SendCaller, SendCopy, SendPeer
 from tiedreq.core.events import (
     CallEvent,
     CancelReceived,
@@ -31,7 +31,9 @@ from tiedreq.core.events import (
     ClaimGranted,
     CopyEnded,
     CopyStarted,
+    CreditReceived,
     FailureReceived,
+    ItemReceived,
     PeerClaimed,
     PeerNext,
     PeerStarted,
@@ -43,11 +45,13 @@ from tiedreq.core.events import (
 from tiedreq.core.messages import (
     Cancel,
     Claim,
+    Credit,
     Denied,
     Draining,
     Ended,
     Failed,
     Granted,
+    Item,
     Message,
     Next,
     Result,
@@ -252,6 +256,8 @@ class Tables:
             message: Message = command.submit
         elif isinstance(command, CancelCopy):
             message = Cancel(command.copy)
+        elif isinstance(command, GrantCredit):
+            message = Credit(command.copy, command.items, command.bytes)
         elif isinstance(command, SendCaller | SendPeer) and command.link not in (FOREIGN_LINK, FORGER_LINK):
             message = _without_load(command.message)
         else:
@@ -328,6 +334,8 @@ def _without_load(message: Message) -> Message:
     match message:
         case Started(_, _, Load()):
             return message._replace(load=NO_LOAD)
+        case Item():
+            return message._replace(load=None, service_time=0.0, queue_wait=0.0)
         case Result() | Failed():
             return message._replace(load=NO_LOAD, service_time=0.0, queue_wait=0.0)
         case Ended():
@@ -343,6 +351,8 @@ def _arrival(link: int, to: int, message: Message) -> Any:
                 return ToReplica(SubmitReceived(link, message))
             case Cancel(copy):
                 return ToReplica(CancelReceived(link, copy))
+            case Credit(copy, items, size):
+                return ToReplica(CreditReceived(link, copy, items, size))
             case Started(copy, remaining):
                 return ToReplica(PeerStarted(link, copy, remaining))
             case Next(copy, remaining):
@@ -359,6 +369,8 @@ def _arrival(link: int, to: int, message: Message) -> Any:
             return DrainHeard(link)
         case Started(copy):
             return ToCall(copy.number - 1, CopyStarted(link, copy))
+        case Item(copy, number, payload):
+            return ToCall(copy.number - 1, ItemReceived(link, copy, number, len(payload), bool(payload)))
         case Result(copy):
             return ToCall(copy.number - 1, ResultReceived(link, copy, True))
         case Failed(copy, code, text, details, retryable):

@@ -26,7 +26,7 @@ from tests.exhaustive.parts import (
     ToReplica,
 )
 from tests.exhaustive.replica_moves import Local, replica_moves
-from tests.exhaustive.tables import FREEZE, RESTART, Tables
+from tests.exhaustive.tables import FREEZE, RESTART, Letter, Tables
 from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import SendCopy
 from tiedreq.core.events import (
@@ -34,11 +34,14 @@ from tiedreq.core.events import (
     CallerConnected,
     CallerLost,
     CallRequested,
+    ItemTaken,
     PeerConnected,
     PeerLost,
     ResultReceived,
     TimePassed,
 )
+from tiedreq.core.messages import Ended, Failed, Item, Result
+from tiedreq.core.stream_call import StreamCore
 from tiedreq.sim.checkers import CheckerSet, Violation
 
 State = tuple[Any, ...]
@@ -157,6 +160,8 @@ class World:
             status = self.links.status(state[self._conns], letter.link, letter.side)
             if status == NEW or self._stuck(state, letter.to):
                 continue
+            if self.case.stream and not self._in_turn(letter, flight):
+                continue
             rest = (*state[:-1], (*flight[:index], *flight[index + 1 :]))
             yield from self._move(rest, letter.to, "hears", number, letter.given, False)
             if state[-2] and "repeat" in self.case.kinds and CALLER_SIDE in (letter.sender, letter.to):
@@ -165,6 +170,17 @@ class World:
             if state[-2] and "unacceptable" in self.case.kinds and isinstance(event, ResultReceived):
                 given = letter.given._replace(event=event._replace(acceptable=False))
                 yield from self._move(rest, letter.to, "turns down", given, given, True)
+
+    def _in_turn(self, letter: Letter, flight: tuple[int, ...]) -> bool:
+        """What a replica says of one stream arrives in order: its items, and after them the end."""
+        message = letter.message
+        if not isinstance(message, Item | Result | Failed | Ended):
+            return True
+        number = message.number if isinstance(message, Item) else FOREVER
+        return not any(
+            isinstance(other, Item) and other.copy == message.copy and other.number < number
+            for other in (self.tables.letters[n].message for n in flight if self.tables.letters[n].link == letter.link)
+        )
 
     def _move(self, state: State, who: int, what: str, key: Any, given: Any, fault: bool) -> Iterator[Move]:
         """The moves in which one event happens at one process: several where the picker has a choice."""
@@ -239,6 +255,10 @@ class World:
             if core.state == CallState.NEW:
                 yield Local("makes the call", ToCall(call, CallRequested()), False)  # type: ignore[arg-type]
             elif core.state != CallState.DONE:
+                if isinstance(core, StreamCore) and core.winner is not None:
+                    lane = core._lanes[core.winner.id]
+                    if lane.taken < lane.items:
+                        yield Local("the user takes an item", ToCall(call, ItemTaken(1)), False)  # type: ignore[arg-type]
                 if core.wake_at < FOREVER:
                     yield Local("a timer fires", ToCall(call, TimePassed(), core.wake_at), False)  # type: ignore[arg-type]
                 if "deadline" in self.case.kinds or self.case.deadline_ends:

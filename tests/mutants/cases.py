@@ -36,6 +36,7 @@ CASES: dict[str, Case] = {
         Case("threads that can be stopped", stoppable=False, becomes_stoppable=True),
         Case("may not run twice", faults=1, kinds=LOSSES, idempotent=False),
         Case("careless", policies=(TIE,)),
+        Case("a stream", stream=1),
         Case("exclusive", policies=(EXCLUSIVE,)),
         Case("exclusive, three", policies=(EXCLUSIVE_THREE,), replicas=3, busy=True),
         Case("exclusive, a loss", faults=1, kinds=LOSSES, policies=(EXCLUSIVE,)),

@@ -58,6 +58,14 @@ class NoYield(ReplicaCore):
         pass
 
 
+class YieldsAfterItsFirstItem(ReplicaCore):
+    """5.3: a stream that has sent content yields like any copy: its caller has cancelled the other one by then."""
+
+    @staticmethod
+    def _committed(held: HeldCopy) -> bool:
+        return False
+
+
 class EveryRankYields(ReplicaCore):
     """5.3: the lower rank yields as well, so that both stop."""
 

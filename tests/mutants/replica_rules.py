@@ -198,6 +198,7 @@ def started(step: Step) -> None:
 def _yields(step: Step, held: HeldCopy) -> None:
     may = step.before.stoppable or isinstance(step.event, StopEnabled)
     may = may and held.submit.yield_ and not held.submit.exclusive
+    may = may and (held.stream is None or not held.stream.committed)
     ended = held.state == CopyState.YIELDED
     need(ended or not may, "5.3", f"{held.id} goes on beside a lower rank")
     need(may or not ended, "5.3", f"{held.id} yields, though it never may")

@@ -64,6 +64,7 @@ COPIES = (
     ),
     _rule("5.2", "a replica handles all input that is ready before it fills slots", "starts before input has settled"),
     _rule("5.3", "when it hears that a lower rank started, it yields", "no yield", "stop enabled in vain"),
+    _rule("5.3", "a copy that has sent part of its answer never yields", "yields after its first item"),
     _rule(
         "5.3",
         "A double start is resolved in one place; both can't stop",

@@ -21,6 +21,7 @@ SEEDS = 6
 LONG = 3_600.0
 WORK = (HeldMethod(MethodInfo("work", True, True, LONG), None),)
 ONCE = (HeldMethod(MethodInfo("once", False, True, LONG), None),)
+STREAM = (HeldMethod(MethodInfo("stream", True, True, LONG, True), None),)
 THREAD = (HeldMethod(MethodInfo("thread", True, False, LONG), None),)
 AT_ONCE = Tied(backup=None, stagger=0.0)
 BACKUP = Backup(after=0.02, min_after=1e-5)
@@ -82,6 +83,7 @@ FORGOTTEN_LATE = replace(QUICK, notice_max=0.3, reconnect_min=0.001, reconnect_m
 WORLDS: dict[str, SimOptions] = {
     "calm": CALM,
     "threads": world(methods=THREAD),
+    "streams": world(methods=STREAM, slots=2),
     "cancels and deadlines": world(traffic={"cancelled": 0.3, "timeouts": (0.03, LONG)}),
     "callers stall": world(
         traffic={"timeouts": (0.03,), "law": Constant(0.02), "rate": 150.0},

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tiedreq.core.call import CallCore, CallRequest, CallStats
-from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome, SendCopy
+from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, DeliverItems, GrantCredit, Outcome, SendCopy
 from tiedreq.core.events import (
     CallerCancelled,
     CallEvent,
@@ -23,6 +23,8 @@ from tiedreq.core.events import (
     CopyStarted,
     CopyUnsent,
     FailureReceived,
+    ItemReceived,
+    ItemTaken,
     LinkLost,
     ReplicaAvailable,
     ResultReceived,
@@ -30,13 +32,16 @@ from tiedreq.core.events import (
 )
 from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ClientLimits
-from tiedreq.core.messages import Cancel, Draining, Ended, Failed, Goodbye, Report, Result, Started
+from tiedreq.core.messages import Cancel, Credit, Draining, Ended, Failed, Goodbye, Item, Report, Result, Started
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Policy
-from tiedreq.core.types import CallId, CopyId, Identity
+from tiedreq.core.stream_call import StreamCore
+from tiedreq.core.types import CallId, CopyId, Identity, Window
 from tiedreq.sim.clock import NEVER, Clock, Entry
+from tiedreq.sim.handlers import Streams
 from tiedreq.sim.links import Connection, Direction, Opening, Parcel
 from tiedreq.sim.network import Network
+from tiedreq.sim.replica_node import CONTENT
 
 TIME_PASSED = TimePassed()
 CALL_REQUESTED = CallRequested()
@@ -47,7 +52,7 @@ STALE_MIN = 4_096
 class OpenCall:
     """A call that has no outcome yet. ``tag`` is the workload's own."""
 
-    __slots__ = ("core", "number", "outcome", "requested_at", "tag", "timer_at", "timers")
+    __slots__ = ("core", "number", "outcome", "requested_at", "tag", "taken", "timer_at", "timers")
 
     def __init__(self, number: int, core: CallCore, now: float, tag: Any) -> None:
         self.number = number
@@ -57,6 +62,7 @@ class OpenCall:
         self.outcome: Outcome | None = None
         self.timer_at = NEVER
         self.timers = 0
+        self.taken = 0
 
 
 class Users(Protocol):
@@ -107,6 +113,7 @@ class CallerNode:
         picker: str = "two-choices",
         learns: bool = False,
         zone: str = "",
+        streams: Streams | None = None,
     ) -> None:
         self.name = name
         self.zone = zone
@@ -119,6 +126,7 @@ class CallerNode:
         self.clock: Clock = network.clock
         self._network = network
         self._users = users
+        self._streams = streams if streams is not None else Streams()
         self._views: dict[int, ReplicaView] = {}
         self._meter = meter
         self._rng = rng
@@ -187,9 +195,10 @@ class CallerNode:
         idempotent: bool,
         stoppable: bool = True,
         payload: bytes = b"",
+        window: Window | None = None,
         tag: Any = None,
     ) -> OpenCall:
-        """Make a call with ``timeout`` seconds for its outcome."""
+        """Make a call with ``timeout`` seconds for its outcome; with a ``window``, of a stream."""
         now = self.clock.now
         self._number += 1
         request = CallRequest(
@@ -200,8 +209,9 @@ class CallerNode:
             policy,
             now + timeout,
             stoppable=stoppable,
+            window=window,
         )
-        core = self._make_core(
+        core = (self._make_core if window is None else StreamCore)(
             request, self.table, self.stats, rounds_max=self._limits.rounds_max, learning=self.learning
         )
         call = OpenCall(self._number, core, now, tag)
@@ -227,6 +237,8 @@ class CallerNode:
         kind = type(message)
         if kind is Started or kind is Result or kind is Ended or kind is Failed:
             self._about_copy(link, message)  # type: ignore[arg-type]  # as told by ``kind``, which is fast
+        elif isinstance(message, Item):
+            self._item(link, message)
         elif isinstance(message, Opening):
             self._opened(link, message)
         elif isinstance(message, Goodbye):
@@ -260,6 +272,32 @@ class CallerNode:
         elif isinstance(message, Failed):
             code, text, details, retryable = message.code, message.message, message.details, message.retryable
             self._step(call, FailureReceived(link, copy, code, text, details, retryable, message.service_time))
+
+    def _item(self, link: int, item: Item) -> None:
+        view, copy = self._views.get(link), item.copy
+        if view is not None and item.load is not None:
+            view.take_load(item.load, self.clock.now)
+        call = self.calls.get(copy.number)
+        if call is not None and copy.client == self.identity.incarnation:
+            content, size = item.payload == CONTENT, len(item.payload)
+            event = ItemReceived(link, copy, item.number, size, content, item.service_time, item.queue_wait)
+            self._step(call, event)
+
+    def _take_item(self, call: OpenCall, generation: int) -> None:
+        """The user takes an item, if there still is a user."""
+        core = call.core
+        if call.outcome is not None or generation != self.generation or not isinstance(core, StreamCore):
+            return
+        if self.frozen:
+            self.clock.at(self.frozen_until, self._take_item, call, generation)
+        elif call.taken < core.items:
+            call.taken += 1
+            self._step(call, ItemTaken(len(CONTENT)))
+            self._take_later(call)
+
+    def _take_later(self, call: OpenCall) -> None:
+        wait = self._streams.take_seconds()
+        self.clock.at(self.clock.now + wait, self._take_item, call, self.generation)
 
     def _take_result(self, call: OpenCall, link: int, result: Result) -> None:
         acceptable = self._users.acceptable(self, call, result)
@@ -326,6 +364,12 @@ class CallerNode:
                 direction = links.get(command.link)
                 if direction is not None:
                     direction.send(Cancel(command.copy))
+            elif type(command) is GrantCredit:
+                direction = links.get(command.link)
+                if direction is not None:
+                    direction.send(Credit(command.copy, command.items, command.bytes))
+            elif type(command) is DeliverItems:
+                self._take_later(call)
             elif type(command) is CompleteCall:
                 self._complete(call, command.outcome, service_time)
         for copy in unsent:

@@ -38,6 +38,7 @@ from tiedreq.sim.replica_checkers import (
     WithinLimits,
 )
 from tiedreq.sim.stale_checker import StaleChangesNothing
+from tiedreq.sim.stream_checkers import CommittedNeverYields, ItemsInOrder, OneStream
 
 KEPT = "queue copies executions ties claiming parked_claims markers cancel_markers".split()
 
@@ -81,6 +82,9 @@ CHECKERS: tuple[type[Checker], ...] = (
     SlotsAddUp,
     LowestRankRuns,
     BackupsAreAlone,
+    CommittedNeverYields,
+    ItemsInOrder,
+    OneStream,
     RoundsEndByFaults,
     NothingNewWhileDraining,
     NotSentAfterStart,

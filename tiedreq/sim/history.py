@@ -14,6 +14,7 @@ from tiedreq.core.call import CallCore
 from tiedreq.core.commands import (
     CallCommand,
     CompleteCall,
+    DeliverItems,
     Outcome,
     ReplicaCommand,
     SendCaller,
@@ -27,6 +28,8 @@ from tiedreq.core.events import (
     CallEvent,
     CancelReceived,
     CopyUnsent,
+    CreditReceived,
+    ItemProduced,
     PeerConnected,
     PeerLost,
     PeerNext,
@@ -36,7 +39,7 @@ from tiedreq.core.events import (
     SubmitReceived,
     WorkFinished,
 )
-from tiedreq.core.messages import Ended, Failed, Granted, Next, Result, Started, Submit
+from tiedreq.core.messages import Ended, Failed, Granted, Item, Next, Result, Started, Submit
 from tiedreq.core.replica import ReplicaCore
 from tiedreq.core.types import UNTIED, CallId, CopyId, CopyState, Identity, TieId
 
@@ -115,6 +118,10 @@ class History:
         self.sent_copies: dict[CopyId, None] = {}  # every copy that left its caller
         self.once: dict[CallId, None] = {}  # calls that may not run twice
         self.outcomes: dict[CallId, Outcome] = {}
+        self.items: dict[CopyId, int] = {}  # how many items of a stream were sent
+        self.granted_items: dict[CopyId, int] = {}  # how many its replica knows that it may send
+        self.committed: dict[CopyId, None] = {}  # streams of which content was sent
+        self.delivered: dict[CallId, CopyId] = {}  # whose items a user was given
         self._shared: set[str] = set()
 
     def clone(self) -> History:
@@ -172,6 +179,12 @@ class History:
                 if (replica, link) in self.callers and submit.copy not in self.submits:
                     self._own("held")[submit.copy] = Home(replica, link)
                     self._own("submits")[submit.copy] = submit
+                    if submit.window is not None:
+                        self._own("granted_items")[submit.copy] = submit.window.items
+            case CreditReceived(link, copy, items, _):
+                home = self.held.get(copy)
+                if home is not None and home.link == link and copy in self.granted_items:
+                    self._own("granted_items")[copy] = max(items, self.granted_items[copy])
             case CancelReceived(link, copy):
                 home = self.held.get(copy)
                 if (replica, link) in self.callers and (home is None or home.link == link):
@@ -276,6 +289,8 @@ class History:
                 self._own("announced")[copy] = None
             case SendPeer(_, Granted(copy)):
                 self._own("granted")[copy] = None
+            case SendCaller(_, Item(copy)):
+                self._item(step, copy)
             case SendCaller(_, Result(copy)):
                 self._end(copy, CopyState.DONE)
             case SendCaller(_, Failed(copy)):
@@ -292,6 +307,13 @@ class History:
             self._own("unstoppable")[copy] = None
         if copy.rank != UNTIED:
             self._own("running")[copy.tie] = tuple(sorted((*self.running.get(copy.tie, ()), copy)))
+
+    def _item(self, step: ReplicaStep, copy: CopyId) -> None:
+        event, submit = step.event, self.submits[copy]
+        self._own("items")[copy] = self.items.get(copy, 0) + 1
+        judged = submit.window is not None and submit.window.judged
+        if isinstance(event, ItemProduced) and (event.content or judged) and copy not in self.committed:
+            self._own("committed")[copy] = None
 
     def _end(self, copy: CopyId, state: CopyState) -> None:
         self._own("ended")[copy] = state
@@ -343,6 +365,9 @@ class History:
                     self._own("once")[step.call] = None
                 if copy.rank != UNTIED:
                     self._own("sent")[copy.tie] = (*self.sent.get(copy.tie, ()), copy)
+            case DeliverItems(copy):
+                if step.call not in self.delivered:
+                    self._own("delivered")[step.call] = copy
             case CompleteCall(outcome):
                 self._own("outcomes").setdefault(step.call, outcome)
 

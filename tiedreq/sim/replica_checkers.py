@@ -266,7 +266,7 @@ class SlotsAddUp(Checker):
 
 class LowestRankRuns(Checker):
     """S11: when the notices of a double start have been handled, only the lowest rank runs, unless a handler can't be
-    stopped. A copy yields to a lower rank only, and only when it was told.
+    stopped or a stream has sent content. A copy yields to a lower rank only, and only when it was told.
     """
 
     name = "S11"
@@ -285,7 +285,7 @@ class LowestRankRuns(Checker):
         for running in list(history.running.values()):
             for high in running:
                 submit = history.submits[high]
-                if high in history.unstoppable or not submit.yield_ or submit.exclusive:
+                if high in history.unstoppable or not submit.yield_ or submit.exclusive or high in history.committed:
                     continue
                 for low in running:
                     if low.rank < high.rank and self._settled(low, high):

@@ -14,7 +14,16 @@ from heapq import heappush
 from random import Random
 from typing import Any, Protocol
 
-from tiedreq.core.commands import FinishDrain, ReplicaCommand, SendCaller, SendPeer, StartWork, StopWork
+from tiedreq.core.commands import (
+    FinishDrain,
+    PauseWork,
+    ReplicaCommand,
+    ResumeWork,
+    SendCaller,
+    SendPeer,
+    StartWork,
+    StopWork,
+)
 from tiedreq.core.events import (
     Answer,
     CallerConnected,
@@ -22,9 +31,11 @@ from tiedreq.core.events import (
     CancelReceived,
     ClaimDenied,
     ClaimGranted,
+    CreditReceived,
     DrainRequested,
     Fault,
     InputSettled,
+    ItemProduced,
     PeerClaimed,
     PeerConnected,
     PeerLost,
@@ -37,16 +48,30 @@ from tiedreq.core.events import (
     WorkFinished,
 )
 from tiedreq.core.limits import ReplicaLimits
-from tiedreq.core.messages import Cancel, Claim, Denied, Draining, Goodbye, Granted, Next, Started, Submit, Welcome
+from tiedreq.core.messages import (
+    Cancel,
+    Claim,
+    Credit,
+    Denied,
+    Draining,
+    Goodbye,
+    Granted,
+    Next,
+    Started,
+    Submit,
+    Welcome,
+)
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import CopyId, Identity
 from tiedreq.sim.clock import NEVER, Clock
-from tiedreq.sim.handlers import Execution, Handlers
+from tiedreq.sim.handlers import Execution, Handlers, Streams
 from tiedreq.sim.links import Connection, Direction, Opening, Parcel
 from tiedreq.sim.network import Network
 
 INPUT_SETTLED = InputSettled()
 TIME_PASSED = TimePassed()
+CONTENT, PREAMBLE = b"x", b"\xc0"
+"""Payloads of items. They are of one size."""
 
 
 class ReplicaObserver(Protocol):
@@ -81,6 +106,7 @@ class ReplicaNode:
         observer: ReplicaObserver | None,
         core: Callable[..., ReplicaCore],
         zone: str = "",
+        streams: Streams | None = None,
     ) -> None:
         self.name = name
         self.zone = zone
@@ -95,6 +121,7 @@ class ReplicaNode:
         self.clock: Clock = network.clock
         self._network = network
         self._handlers = handlers
+        self._streams = streams if streams is not None else Streams()
         self._rng = rng
         self._methods = methods
         self._stoppable = {method.info.name: method.info.stoppable for method in methods}
@@ -186,6 +213,8 @@ class ReplicaNode:
             event = PeerStarted(link, message.copy, message.remaining)
         elif isinstance(message, Cancel):
             event = CancelReceived(link, message.copy)
+        elif isinstance(message, Credit):
+            event = CreditReceived(link, message.copy, message.items, message.bytes)
         elif isinstance(message, Next):
             event = PeerNext(link, message.copy, message.remaining)
         elif isinstance(message, Claim):
@@ -309,6 +338,10 @@ class ReplicaNode:
                 self._start_work(command.submit)
             elif isinstance(command, StopWork):
                 self._stop_work(command.copy)
+            elif isinstance(command, PauseWork):
+                self.executions[command.copy].paused = True
+            elif isinstance(command, ResumeWork):
+                self._resume_work(self.executions[command.copy])
             else:
                 assert isinstance(command, FinishDrain)
                 self.clock.at(self.clock.now, self._leave, self.generation)
@@ -321,6 +354,8 @@ class ReplicaNode:
         stoppable = self._stoppable[submit.method]
         execution = Execution(submit, clock.now, seconds, stoppable)
         self.executions[submit.copy] = execution
+        if submit.window is not None:
+            execution.plan = self._streams.plan(self, submit)
         heappush(clock.entries, (execution.finish_at, clock.number(), self._work_due_action, execution, None))
         if not stoppable:
             wait = self._handlers.becomes_stoppable(self, submit)
@@ -359,11 +394,33 @@ class ReplicaNode:
         execution.finish_at = min(execution.finish_at, clock.now + self._handlers.stop_seconds(self, execution))
         clock.at(execution.finish_at, self._work_due_action, execution)
 
+    def _resume_work(self, execution: Execution) -> None:
+        execution.paused = False
+        if not execution.stopping:
+            self._next_stage(execution)
+
+    def _next_stage(self, execution: Execution) -> None:
+        """When the next item of a stream is due, or its end."""
+        wait = execution.plan[0].seconds if execution.plan else 0.0
+        execution.finish_at = self.clock.now + wait
+        self.clock.at(execution.finish_at, self._work_due_action, execution)
+
+    def _yield_item(self, execution: Execution) -> None:
+        execution.finish_at = NEVER
+        stage = execution.plan.pop(0)
+        self.step(ItemProduced(execution.submit.copy, CONTENT if stage.content else PREAMBLE, stage.content))
+        if not (execution.paused or execution.ended or execution.stopping):
+            self._next_stage(execution)
+
     def _work_due(self, execution: Execution, _: None) -> None:
         if execution.ended:
             return
         if execution.finish_at > self.clock.now:
-            self.clock.at(execution.finish_at, self._work_due_action, execution)
+            if execution.finish_at < NEVER:
+                self.clock.at(execution.finish_at, self._work_due_action, execution)
+            return
+        if execution.plan and not execution.stopping:
+            self._yield_item(execution)
             return
         execution.ended = True
         copy = execution.submit.copy

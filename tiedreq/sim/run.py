@@ -108,6 +108,7 @@ class _Run:
             observer=self.watch,
             replica_core=replica_core,
             call_core=call_core,
+            streams=self.traffic,
         )
         self.watch.clock = self.world.clock
         self.faults = Faults(self.world, options.faults, self.world.random("faults"), slowed)

@@ -15,14 +15,17 @@ from tiedreq.core.events import Answer, Fault
 from tiedreq.core.messages import Result, Submit
 from tiedreq.core.policy import Plain, Policy
 from tiedreq.core.replica import HeldMethod
+from tiedreq.core.types import Window
 from tiedreq.laws import Exponential, ServiceLaw
 from tiedreq.sim.caller_node import CallerNode, OpenCall
-from tiedreq.sim.handlers import Execution
+from tiedreq.sim.handlers import Execution, Stage, Streams
 from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.workload import Workload
 
 LAW = Exponential(0.01)
 AGAIN = Fault("busy", "try another replica", b"", True)
+LENGTHS = (0, 1, 2, 3, 10)
+WINDOWS = (1, 2, 5)
 FINAL = Fault("bad argument", "the same everywhere", b"", False)
 
 
@@ -64,7 +67,7 @@ class TrafficOptions:
             raise BadOption("policies, timeouts: at least one of each")
 
 
-class Traffic(Workload):
+class Traffic(Workload, Streams):
     """The handlers and users that ``TrafficOptions`` describe. ``slowed`` is read anew at every start of a handler."""
 
     def __init__(
@@ -81,7 +84,10 @@ class Traffic(Workload):
         method = rng.choice(self._methods)
         policy = rng.choice(options.policies) if method.idempotent else Plain()
         timeout = min(rng.choice(options.timeouts), method.timeout_max)
-        call = self.make(caller, policy, method=method.name, timeout=timeout, idempotent=method.idempotent)
+        window = Window(rng.choice(WINDOWS), 1_000, rng.random() < 0.2) if method.stream else None
+        call = self.make(
+            caller, policy, method=method.name, timeout=timeout, idempotent=method.idempotent, window=window
+        )
         if options.cancelled and rng.random() < options.cancelled:
             wait = rng.random() * options.cancel_within
             caller.clock.at(caller.clock.now + wait, self._cancel, caller, call)
@@ -97,6 +103,17 @@ class Traffic(Workload):
     def begin(self, node: ReplicaNode, submit: Submit) -> float:
         """A handler starts."""
         return super().begin(node, submit) * self._slowed.get(node.name, 1.0)
+
+    def plan(self, node: ReplicaNode, submit: Submit) -> list[Stage]:
+        """Some preambles and some content, in any number and at any intervals."""
+        rng = self._rng
+        preambles = [Stage(0.0, False)] * rng.choice((0, 0, 0, 1, 3))
+        content = [Stage(rng.choice((0.0, 0.0, 0.001, 0.01)), rng.random() < 0.8) for _ in range(rng.choice(LENGTHS))]
+        return [*preambles, *content]
+
+    def take_seconds(self) -> float:
+        """Some users take their time."""
+        return self._rng.choice((0.0, 0.0, 0.0, 0.003))
 
     def end(self, node: ReplicaNode, execution: Execution) -> Answer | Fault:
         """Some handlers fail."""

@@ -4,8 +4,8 @@
 once per call, and some replicas are slow. ``OpenLoop`` makes calls at the times of a Poisson process whatever the
 answers, ``ClosedLoop`` lets each worker call again when it has an outcome, ``Pauses`` stops replicas now and then.
 
-Counts are exact for executions that start within ``LINGER`` seconds of the outcome of their call; memory does not grow
-with the number of calls.
+Counts are exact for executions that start within ``linger`` seconds (usually ``LINGER``) of the outcome of their call;
+memory does not grow with the number of calls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tiedreq.core.commands import OutcomeKind
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.messages import Result, Submit
 from tiedreq.core.policy import Policy
+from tiedreq.core.types import Window
 from tiedreq.laws import ServiceLaw
 from tiedreq.sim.caller_node import CallerNode, OpenCall
 from tiedreq.sim.handlers import Execution
@@ -83,8 +84,10 @@ class Workload:
         intrinsic: bool = False,
         slow: dict[str, float] | None = None,
         completed: Callable[[OpenCall, float], None] | None = None,
+        linger: float = LINGER,
     ) -> None:
         self.counts = Counts()
+        self._linger = linger
         self.listeners: list[Callable[[OpenCall, float], None]] = [] if completed is None else [completed]
         self._law = law
         self._rng = rng
@@ -103,13 +106,14 @@ class Workload:
         method: str = "work",
         timeout: float = 3_600.0,
         idempotent: bool = True,
+        window: Window | None = None,
         intended_at: float | None = None,
     ) -> OpenCall:
         """Make a call. ``intended_at`` is when it should have been made, if that was earlier."""
         self.counts.calls += 1
         service_time = self._law.sample(self._rng) if self._intrinsic else None
         traced = Traced(caller.clock.now if intended_at is None else intended_at, service_time)
-        call = caller.call(method, policy, timeout, idempotent=idempotent, tag=traced)
+        call = caller.call(method, policy, timeout, idempotent=idempotent, window=window, tag=traced)
         if call.outcome is None:
             self._traced[caller.identity.incarnation, call.number] = traced
         return call
@@ -128,7 +132,7 @@ class Workload:
             counts.failed += 1
         ended = self._ended
         ended.append((now, (caller.identity.incarnation, call.number)))
-        while ended[0][0] < now - LINGER:
+        while ended[0][0] < now - self._linger:
             self._traced.pop(ended.popleft()[1], None)
         latency = now - call.tag.intended_at
         for listener in self.listeners:

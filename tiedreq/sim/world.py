@@ -22,7 +22,7 @@ from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import MethodInfo
 from tiedreq.sim.caller_node import CallerNode, CallerObserver, OpenCall, Users
 from tiedreq.sim.clock import Clock, SimulationError
-from tiedreq.sim.handlers import Handlers
+from tiedreq.sim.handlers import Handlers, Streams
 from tiedreq.sim.links import NetworkObserver, NetworkOptions
 from tiedreq.sim.meter import Meter
 from tiedreq.sim.network import Network
@@ -113,6 +113,7 @@ class World:
         observer: Observer | None = None,
         replica_core: Callable[..., ReplicaCore] = ReplicaCore,
         call_core: Callable[..., CallCore] = CallCore,
+        streams: Streams | None = None,
     ) -> None:
         self.options = options
         self.seed = seed
@@ -138,6 +139,7 @@ class World:
                 observer=observer,
                 core=replica_core,
                 zone=said.get(name, ""),
+                streams=streams,
             )
         for index in range(options.callers):
             name = f"c{index}"
@@ -154,6 +156,7 @@ class World:
                 picker=options.picker,
                 learns=options.learns,
                 zone=said.get(name, ""),
+                streams=streams,
             )
 
     def random(self, purpose: str) -> Random:
