@@ -28,8 +28,10 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+import _bench
+import _bench_scale as scale
 import simpy
-from _bench import positive, whole
+from _bench import positive, whole, wholes
 from rich.console import Console
 from rich.table import Table
 
@@ -49,6 +51,7 @@ PEER, BARE = "SimPy, tied, no latency", "bare queues"
 ROUNDS_DEFAULT, SECONDS_DEFAULT, WARMUP_DEFAULT = 9, 1.0, 12.0
 QUICK = 3, 0.3, 2.0
 UNIT = "calls/s"
+CALLS_DEFAULT = 1_000_000
 
 
 class Subject(Protocol):
@@ -231,7 +234,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_sim",
         description="Measure how many calls are simulated in a second of one core's time, beside a SimPy model "
-        "of the same replicas.",
+        "of the same replicas; or, with --replicas, what a call costs in worlds of several sizes at equal load.",
+    )
+    parser.add_argument(
+        "--replicas", type=wholes, metavar="N[,N…]", help="compare worlds of so many replicas instead: 10,100,1000"
+    )
+    parser.add_argument(
+        "--calls", type=whole, default=CALLS_DEFAULT, metavar="N", help="of each of these worlds (%(default)s)"
     )
     parser.add_argument(
         "--rounds", type=whole, default=ROUNDS_DEFAULT, metavar="N", help="how often each takes its turn (%(default)s)"
@@ -261,8 +270,19 @@ def show(rows: list[dict[str, str | float]]) -> None:
     Console().print(table)
 
 
+def compare_sizes(sizes: list[int], calls: int, seed: int, file: Path | None) -> int:
+    """What a call costs as replicas grow in number."""
+    rows = scale.rows_of([scale.measure_apart(replicas, calls, seed) for replicas in sizes])
+    title = f"{calls:,} calls at {scale.LOAD:.0%} of each replica's {scale.SLOTS} slots"
+    _bench.show(f"Processor time and memory of a simulated world; {title}", rows)
+    _bench.write(file, rows)
+    return 0
+
+
 def main() -> int:
     options = arguments()
+    if options.replicas:
+        return compare_sizes(options.replicas, options.calls, options.seed, options.json)
     measured = subjects(options.seed)
     for each in measured:
         each.advance(options.warmup)

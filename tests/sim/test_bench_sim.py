@@ -14,8 +14,8 @@ PEER = "SimPy, tied, no latency"
 PROGRAM = [sys.executable, "scripts/_bench_sim.py"]
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=50)
+def bench(*arguments: str, timeout: float = 50) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.mark.system
@@ -33,8 +33,32 @@ def test_rows_as_agreed(tmp_path: Path) -> None:
         assert row["ratio"] == pytest.approx(row["value"] / by_name[PEER]["value"], rel=0.01, abs=1e-4)
 
 
+@pytest.mark.system
+def test_sizes_are_compared_at_equal_load(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    done = bench("--replicas", "2,33", "--calls", "500", "--json", str(file), timeout=150)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert len(rows) == 8
+    for name in ("2 replicas", "33 replicas"):
+        assert rows[f"{name}, a call"]["unit"] == "us" and rows[f"{name}, a call"]["value"] > 1
+        assert rows[f"{name}, a call"]["ratio_to"] == "2 replicas"
+        assert 1 < rows[f"{name}, memory"]["value"] < 1_000
+    assert rows["2 replicas, a call"]["ratio"] == 1
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--rounds", "0"], ["--warmup", "nan"], ["--seconds", "-1"], ["x"]], ids=" ".join
+    "arguments",
+    [
+        ["--replicas", "10,0"],
+        ["--replicas", "x"],
+        ["--calls", "0"],
+        ["--rounds", "0"],
+        ["--warmup", "nan"],
+        ["--seconds", "-1"],
+        ["x"],
+    ],
+    ids=" ".join,
 )
 def test_bad_usage(arguments: list[str]) -> None:
     done = bench(*arguments)
