@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,8 +49,35 @@ def test_each_replica_has_a_node_of_its_own_and_is_found(nodes: Nodes, up: Calla
         told[name] = node, pid
     assert len({node for node, _ in told.values()}) == 3
     assert {name: pid for name, (_, pid) in told.items()} == launcher.replica_pids()
+    assert ask_within_ray(nodes) == {replica["name"]: replica["url"] for replica in launcher.cluster()["replicas"]}
     assert launcher.stop() == 0
     assert eventually(lambda: not nodes.workers())
+
+
+CLIENT = """
+    import json, sys
+    import ray, tiedreq, trio
+    from cluster.engines.on_ray.discovery import RayMembers, find
+
+    async def main(cluster):
+        async with tiedreq.connect(RayMembers(), token=cluster.token, cluster=cluster.cluster) as client:
+            while len({(await client.call("node"))[0] for _ in range(20)}) < 3:
+                pass
+
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+    found = find()
+    trio.run(main, found)
+    print(json.dumps({replica.name: replica.url for replica in found.replicas}))
+"""
+
+
+def ask_within_ray(nodes: Nodes) -> object:
+    """Where the replicas are, as a program finds them that knows the Ray cluster alone, and has called each."""
+    environment = {**os.environ, **nodes.environment, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    command = [sys.executable, "-c", textwrap.dedent(CLIENT), nodes.address]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_a_sweep_on_the_nodes_has_the_results_of_one_here(nodes: Nodes, tmp_path: Path) -> None:
@@ -86,8 +114,7 @@ def test_a_node_is_lost_under_load(nodes: Nodes, up: Callable[..., Up]) -> None:
     assert gone_within([lost["pid"]], 1)
 
     # The others, and clients that were there before, find it at its new address.
-    linked = f"links of {lost['replica']}"
-    assert eventually(lambda: links_up(launcher, lost["replica"]) == 2, PATIENCE), linked
+    assert eventually(lambda: seen(launcher, back["replica"]) == (2, True), PATIENCE), seen(launcher, back["replica"])
     launcher.signal(2)
     summary = launcher.event("summary", PATIENCE)
     assert launcher.wait(PATIENCE) == 0
@@ -97,9 +124,10 @@ def test_a_node_is_lost_under_load(nodes: Nodes, up: Callable[..., Up]) -> None:
     assert eventually(lambda: not nodes.workers())
 
 
-def links_up(launcher: Up, name: str) -> int:
+def seen(launcher: Up, name: str) -> tuple[int, bool]:
+    """How many links to others a replica has, and whether calls have reached it since it was started."""
     done = subprocess.run(
         [sys.executable, "-m", "cluster.ctl", "status", "--json"], cwd=launcher.cwd, capture_output=True, text=True
     )
-    status = json.loads(done.stdout)["replicas"][name]["status"] or {"links": {}}
-    return sum(link["up"] for link in status["links"].values())
+    status = json.loads(done.stdout)["replicas"][name]["status"]
+    return (sum(link["up"] for link in status["links"].values()), status["started"] > 0) if status else (0, False)

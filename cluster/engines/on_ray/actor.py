@@ -68,6 +68,7 @@ class ReplicaActor:
         self._node_address: str = importlib.import_module("ray.util").get_node_ip_address()
         self._spec = self._fit(ReplicaSpec.from_message(message), home)
         self._peers: dict[str, str] = dict(self._spec.peers)
+        self._url = ""
         self._lock = threading.Lock()
         self._early: list[dict[str, Any]] = []
         self._inbox: tuple[trio.lowlevel.TrioToken, trio.MemorySendChannel[dict[str, Any]]] | None = None
@@ -104,9 +105,14 @@ class ReplicaActor:
         os.killpg(0, signal.SIGSTOP)
 
     def where(self) -> dict[str, Any]:
-        """What a client needs: the cluster's name and token, and the peers (itself among them) with their URLs."""
+        """What a client needs: the cluster's name and token, this replica's name and URL, and what it knows of others.
+
+        The URL is empty until it serves.
+        """
+        spec = self._spec
         with self._lock:
-            return {"cluster": self._spec.cluster, "token": self._spec.token, "replicas": dict(self._peers)}
+            own = {"name": spec.name, "url": self._url}
+            return {"cluster": spec.cluster, "token": spec.token, **own, "replicas": dict(self._peers)}
 
     # ---- the thread -------------------------------------------------------------------------------------------
 
@@ -143,7 +149,7 @@ class ReplicaActor:
         if values["event"] == "ready":
             values["url"] = self._seen_from_outside(values["url"])
             with self._lock:
-                self._peers.setdefault(self._spec.name, values["url"])
+                self._url = values["url"]
         self._box.put(values)
         return True
 
