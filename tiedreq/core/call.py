@@ -39,7 +39,7 @@ from tiedreq.core.events import (
 from tiedreq.core.lessons import CallAccount
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.sent_copy import SentCopy
-from tiedreq.core.stagger import stagger_times
+from tiedreq.core.stagger import notice_latency, stagger_times
 from tiedreq.core.types import UNTIED, Cause, CopyKind, CopyState
 
 __all__ = ["CallCore", "CallRequest", "CallStats", "SentCopy"]
@@ -113,7 +113,7 @@ class CallCore(CallCopies):
         assert self._tie is not None
         if self._tie.stagger == "auto":
             times = stagger_times(chosen, now, self._account.mean)
-            hold = 0.0 if self._tie.exclusive else self._account.hold(now)
+            hold = 0.0 if self._tie.exclusive else self._account.hold(now, notice_latency(chosen[0], chosen[1]))
             times[1:] = [max(time, hold) for time in times[1:]]
             return times
         return [rank * self._tie.stagger for rank in range(len(chosen))]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tiedreq.core.latency import LatencyEstimator
+from tiedreq.core.latency import LatencyEstimator, Law
 from tiedreq.core.learning import BackupEnd, BackupTicket, LearningOptions, MethodLearning
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.policy import Backup
@@ -28,6 +28,11 @@ WAIT_SHARE = 0.05
 """How much the newest wait counts in the typical one."""
 HOLD_SECONDS = 1.0
 """How often the time for which further copies of a tie are held back is computed anew."""
+HOLDS_MAX = 64
+OUTLASTS_SHARE = 0.5
+"""A second copy goes only where a wait outlasts the news of a start at least so often."""
+NEWS_STEP = 0.0005
+"""News that takes about as long has the same hold, in seconds."""
 DEFAULT_BACKUP = Backup()
 
 
@@ -42,27 +47,46 @@ class Lesson(MethodLearning):
         super().__init__(options, now)
         self.wait = 0.0
         self.waits = LatencyEstimator(window=options.window, samples_min=options.samples_min)
-        self._hold = 0.0
-        self._hold_due = now
+        self._holds: dict[int, float] = {}
+        self._holds_due = now
+        self._waits_law: Law | None = None
 
     def waited(self, queue_wait: float) -> None:
         """A copy that answered had waited that long before it started."""
         self.wait += WAIT_SHARE * (queue_wait - self.wait)
 
-    def hold(self, now: float) -> float:
+    def hold(self, now: float, news: float = 0.0) -> float:
         """Seconds that a share ``budget`` of first copies waits longer than; 0 as long as nothing is known.
 
         A second copy that is sent no earlier can't cost much: few calls have one. And the calls that wait longest, at
-        a replica that has stopped, still do.
+        a replica that has stopped, still do. ``news`` is how long a replica takes to hear of a start at the other one:
+        a call that has waited so long is to go on waiting for longer than that in half of all cases, or more. Else
+        most such ties would start twice, and near capacity a little work for nothing makes all calls wait.
         """
-        if now >= self._hold_due:
-            self._hold_due = now + HOLD_SECONDS
-            law = self.waits.law() if self.waits.samples >= self.options.samples_min else None
-            if law is not None:
-                share = min(max(self.options.budget, 0.001), 0.999)
-                found = law.quantile(1 - share)
-                self._hold = law.horizon if found is None else found
-        return self._hold
+        if now >= self._holds_due:
+            self._holds_due = now + HOLD_SECONDS
+            if self.waits.samples >= self.options.samples_min:
+                self._waits_law = self.waits.law()
+            self._holds.clear()
+        law = self._waits_law
+        if law is None:
+            return 0.0
+        step = min(int(news / NEWS_STEP), HOLDS_MAX)
+        found = self._holds.get(step)
+        if found is None:
+            found = self._holds[step] = self._hold_of(law, news)
+        return found
+
+    def _hold_of(self, law: Law, news: float) -> float:
+        share = min(max(self.options.budget, 0.001), 0.999)
+        least = law.quantile(1 - share)
+        if least is None:
+            return law.horizon
+        for time in (least, *(cell.edge for cell in law.cells if cell.edge > least)):
+            alive, later = law.survival(time), law.survival(time + news)
+            if alive is not None and (law.unknown if later is None else later) >= OUTLASTS_SHARE * alive > 0:
+                return time
+        return law.horizon
 
 
 class LearningBook:
@@ -141,9 +165,12 @@ class CallAccount:
         """The mean service time in seconds; None where nothing is learned."""
         return self.lesson.mean if self.lesson is not None else None
 
-    def hold(self, now: float) -> float:
-        """How long further copies of a tie are held back in any case, in seconds; 0 where nothing has a budget."""
-        return self.lesson.hold(now) if self.lesson is not None and self._braked else 0.0
+    def hold(self, now: float, news: float = 0.0) -> float:
+        """How long further copies of a tie are held back in any case, in seconds; 0 where nothing has a budget.
+
+        ``news`` is how long a replica takes to hear of a start at the other one.
+        """
+        return self.lesson.hold(now, news) if self.lesson is not None and self._braked else 0.0
 
     def ties_allowed(self, now: float) -> bool:
         """False for a while when double starts have emptied the budget."""
