@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.compare.cell import BrownOut
-from cluster.compare.promises import harm, reach
-from cluster.compare.promises.cells import cell_of, plain_tallies_of, tallies_of, tasks_for
+from cluster.compare.promises import harm, lasting, reach
+from cluster.compare.promises.cells import cell_of, tasks_for
 from cluster.compare.runner import cores, run_tasks
-from cluster.compare.simulated import Bench, Run, _world_options
-from tiedreq.core.governor import GovernorState
-from tiedreq.sim.world import World
 
-pytestmark = pytest.mark.agreement
+pytestmark = [pytest.mark.agreement, pytest.mark.timeout(900)]
 
 DOZEN = (
     ("pauses", 0.3, 0.0002),
@@ -27,7 +23,7 @@ DOZEN = (
     ("intrinsic", 0.9, 0.020),
     ("uncancellable", 0.9, 0.0002),
     ("slow-replica", 0.3, 0.001),
-    ("slow-replica-10x", 0.3, 0.001),
+    ("slow-replica-10x", 0.7, 0.020),
     ("long-tail", 0.9, 0.001),
     ("search-incident", 0.7, 0.005),
 )
@@ -56,37 +52,17 @@ def test_auto_reaches_what_it_must_where_it_is_tested_in_short() -> None:
     results = dict(run_tasks(tasks_for(cells, SEEDS), cores()))
     for cell in cells:
         limits = next(goal.limits for goal in reach.GOALS if goal.scenario == cell.scenario)
-        pairs = list(zip(tallies_of(cell, SEEDS, results), plain_tallies_of(cell, SEEDS, results), strict=True))
-        for quantity, limit in limits.items():
-            measured = sum(reach.QUANTITIES[quantity](pair) for pair in pairs) / len(pairs)
-            assert measured <= limit, (cell.scenario, quantity, measured)
+        lines = reach.judged(cell, limits, SEEDS, results)
+        assert len(lines) == len(limits) and not [line for line in lines if not line.holds]
 
 
 def test_after_a_brown_out_everything_is_as_before_within_two_windows() -> None:
     """For a minute every execution takes 8 ms longer: the extra work stays within the budget, then all is as before."""
-    fixed = cell_of("brown-out", "auto", load=0.5, latency=0.001)
-    cell = fixed.but(replicas=2, rate=800.0, warmup=5.0, duration=145.0, brown_out=BrownOut(30.0, 90.0, 0.008))
-    bench = Bench(cell, 1)
-    world = World(_world_options(cell), bench, seed=1)
-    world.start()
-    caller = world.callers["c0"]
-    seen: dict[int, tuple[float, GovernorState]] = {}
+    lines = lasting.brown_out_lines(0.2, [1])
+    assert len(lines) == 7 and not [line for line in lines if not line.holds]
 
-    def look(second: int, _: None) -> None:
-        assert caller.learning is not None
-        (view,) = caller.learning.view(world.clock.now)
-        seen[second] = (view["delay"] or 0.0, GovernorState(view["state"]))
 
-    for second in (29, 149):
-        world.clock.at(world.clock.now + second, look, second)
-    Run(cell, 1, world, bench).run()
-    before, after = seen[29], seen[149]
-    assert after[0] == pytest.approx(before[0], rel=0.15)
-    assert after[1] == before[1] == GovernorState.OK
-    tally = bench.tally
-    plain = cell.but(policy="plain")
-    untied = Bench(plain, 1)
-    calm = World(_world_options(plain), untied, seed=1)
-    calm.start()
-    Run(plain, 1, calm, untied).run()
-    assert tally.busy_seconds / tally.calls <= 1.05 * untied.tally.busy_seconds / untied.tally.calls
+def test_a_heavy_tail_does_not_train_the_delay_away_and_the_budget_is_kept() -> None:
+    """A twentieth of the million calls of ``promises reach --only steady``."""
+    drift, missed = lasting.steady_lines(0.05, [1])
+    assert drift.holds and missed.holds

@@ -138,6 +138,15 @@ def test_goals_are_limits_of_real_cells() -> None:
         assert set(goal.limits) <= set(reach.QUANTITIES)
 
 
+def test_busy_time_is_too_much_when_the_whole_interval_is() -> None:
+    cell = cell_of("pauses", "auto", latency=0.0, load=0.5)
+    above = reach.Reached(cell, reach.BUSY, 1.0, 1.002, 0.999, 1.005)
+    assert above.holds and above.by_chance and not above.surely
+    assert not reach.Reached(cell, reach.BUSY, 1.0, 1.004, 1.001, 1.007).holds
+    assert not reach.Reached(cell, reach.BUSY, 1.0, 1.002, None, None).holds
+    assert not reach.Reached(cell, "p99.9 ms", 75.0, 76.0, 70.0, 82.0).holds
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

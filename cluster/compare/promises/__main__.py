@@ -24,6 +24,7 @@ from cluster.compare.document import environment, make_document, write_csv, writ
 from cluster.compare.grid import Task, tasks_of
 from cluster.compare.policies import check_policy_names
 from cluster.compare.promises import ablation, harm, reach
+from cluster.compare.promises.lasting import SUBJECTS as LASTING
 from cluster.compare.promises.together import as_table, together
 from cluster.compare.runner import cores, run_tasks
 from cluster.compare.tally import Tally
@@ -60,12 +61,15 @@ def _common(function: Any) -> Any:
 @_common
 @click.option("--only", default="", metavar="TEXT", help="Scenarios whose names have this in them.")
 def reach_command(seeds: int, scale: float, jobs: int | None, path: str | None, only: str) -> None:
-    """What tied and auto are to reach: limits on percentiles, executions per call and busy time."""
+    """What tied and auto are to reach: limits on percentiles, executions per call and busy time, and what lasts."""
     numbers = range(1, seeds + 1)
     tasks = reach.tasks_of(scale, numbers, only)
-    if not tasks:
+    lasting = [lines_of for name, lines_of in LASTING.items() if only in name]
+    if not tasks and not lasting:
         raise click.UsageError(f"only: no scenario has {only!r} in its name")
     lines = reach.lines_of(scale, numbers, _run(tasks, jobs), only)
+    for lines_of in lasting:
+        lines += lines_of(scale, numbers)
     console = _console(path)
     console.print(_reach_table(lines))
     console.print(f"{sum(line.holds for line in lines)} of {len(lines)} limits hold")
@@ -251,7 +255,8 @@ def _reach_table(lines: Sequence[reach.Reached]) -> Table:
     )
     for line in lines:
         interval = "" if line.low is None or line.high is None else f"{line.low:.3f} – {line.high:.3f}"
-        holds = "NO" if not line.holds else "yes" if line.surely else "yes, not surely"
+        unsure = "within chance" if line.by_chance else "yes, not surely"
+        holds = "NO" if not line.holds else "yes" if line.surely else unsure
         numbers = (f"{line.limit:g}", f"{line.value:.3f}", interval)
         table.add_row(*_where(line.cell), line.cell.policy, line.quantity, *numbers, holds)
     return table
