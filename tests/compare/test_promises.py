@@ -136,6 +136,8 @@ def test_goals_are_limits_of_real_cells() -> None:
     assert {task.cell.policy for task in tasks} == {"plain", "tied"}, "auto is the tie in all of them"
     for goal in reach.GOALS:
         assert set(goal.limits) <= set(reach.QUANTITIES)
+    one = reach.tasks_of(0.1, [1], "pauses, 60 %, 5 ms")
+    assert [(task.cell.policy, task.cell.load) for task in one] == [("plain", 0.6), ("tied", 0.6)]
 
 
 def test_busy_time_is_too_much_when_the_whole_interval_is() -> None:
@@ -154,7 +156,7 @@ def test_busy_time_is_too_much_when_the_whole_interval_is() -> None:
         ("harm --loads 2", "loads"),
         ("harm --latencies 5", "no unit"),
         ("harm --rivals best", "'best' is not one of"),
-        ("reach --only nothing", "no scenario has 'nothing'"),
+        ("reach --only nothing", "nothing has 'nothing'"),
         ("reach --scale 0", "scale"),
     ],
 )

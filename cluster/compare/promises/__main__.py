@@ -59,14 +59,14 @@ def _common(function: Any) -> Any:
 
 @main.command("reach")
 @_common
-@click.option("--only", default="", metavar="TEXT", help="Scenarios whose names have this in them.")
+@click.option("--only", default="", metavar="TEXT", help="What has this in it: 'pauses', or 'pauses, 60 %, 5 ms'.")
 def reach_command(seeds: int, scale: float, jobs: int | None, path: str | None, only: str) -> None:
     """What tied and auto are to reach: limits on percentiles, executions per call and busy time, and what lasts."""
     numbers = range(1, seeds + 1)
     tasks = reach.tasks_of(scale, numbers, only)
     lasting = [lines_of for name, lines_of in LASTING.items() if only in name]
     if not tasks and not lasting:
-        raise click.UsageError(f"only: no scenario has {only!r} in its name")
+        raise click.UsageError(f"only: nothing has {only!r} in its name")
     lines = reach.lines_of(scale, numbers, _run(tasks, jobs), only)
     for lines_of in lasting:
         lines += lines_of(scale, numbers)

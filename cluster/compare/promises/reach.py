@@ -108,18 +108,23 @@ class Reached:
 
 
 def tasks_of(scale: float, seeds: Sequence[int], only: str = "") -> list[Task]:
-    """All runs of the goals whose scenario has ``only`` in its name."""
-    return tasks_for([cell for goal in GOALS if only in goal.scenario for cell in goal.cells(scale)], seeds)
+    """All runs of the cells that have ``only`` in their words (``words_of``)."""
+    return tasks_for([cell for goal in GOALS for cell in goal.cells(scale) if only in words_of(cell)], seeds)
+
+
+def words_of(cell: Cell) -> str:
+    """A cell as people name it: ``pauses, 60 %, 5 ms``; without the load in a closed loop."""
+    load = "" if cell.load is None else f", {cell.load * 100:.0f} %"
+    return f"{cell.scenario}{load}, {cell.mesh_latency.default.mean * 1000:g} ms"
 
 
 def lines_of(scale: float, seeds: Sequence[int], results: Results, only: str = "") -> list[Reached]:
     """Every limit with what was measured."""
     lines: list[Reached] = []
     for goal in GOALS:
-        if only not in goal.scenario:
-            continue
         for cell in goal.cells(scale):
-            lines += judged(cell, goal.limits, seeds, results)
+            if only in words_of(cell):
+                lines += judged(cell, goal.limits, seeds, results)
     return lines
 
 
