@@ -5,11 +5,14 @@ from __future__ import annotations
 import anyio
 import httpx
 import pytest
+import trio
+import trio.testing
 
 from tests.httpx_hedge._backend import DELAY, Act, Backend, hedging
 from tests.httpx_hedge._loops import on_asyncio, on_trio
 from tiedreq.core.policy import Backup, Hedged, Plain
 from tiedreq.hedging.race import LATER
+from tiedreq.httpx import HedgedTransport
 
 URL = "http://service/things"
 SLOW = 10.0
@@ -276,3 +279,28 @@ def test_no_tasks_are_left_after_many_calls_that_were_left(run) -> None:
         assert transport.stats()["http://service"]["in_flight"] == 0
 
     run(main)
+
+
+class TwoAtOnce(httpx.AsyncBaseTransport):
+    """Waits in two tasks of Trio, as one that connects to two addresses does; the second request is answered."""
+
+    requests = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        if self.requests == 1:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep, SLOW)
+                nursery.start_soon(trio.sleep, SLOW)
+        return httpx.Response(200, stream=httpx.ByteStream(b"ok"))
+
+
+def test_a_copy_that_is_stopped_in_a_nursery_of_its_transport_cancels_nobody_else() -> None:
+    async def main() -> None:
+        transport = HedgedTransport(TwoAtOnce(), policy=Hedged(Backup(after=DELAY, since="send", budget=1.0)))
+        async with httpx.AsyncClient(transport=transport) as client:
+            began = trio.current_time()
+            assert (await client.get(URL)).content == b"ok"
+            assert trio.current_time() - began == pytest.approx(DELAY)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -172,7 +172,10 @@ class AsyncCarrier:
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:
-                self._error = error
+                own = _not_cancelled(error)
+                if own is None:
+                    raise
+                self._error = own
                 self._race.cancel(anyio.current_time())
         if self._bell is not None:
             self._bell.set()
@@ -196,6 +199,13 @@ class AsyncCarrier:
         finally:
             if response is not None and not kept:
                 await close_all([response])
+
+
+def _not_cancelled(error: BaseException) -> BaseException | None:
+    """An error without the cancellations beside it: what a transport with a nursery of its own raises has both."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(anyio.get_cancelled_exc_class())[1]
+    return error
 
 
 def tell_response(race: Race, flight: Flight, response: httpx.Response, verdict: Verdict, now: float) -> bool:
