@@ -165,6 +165,9 @@ async def _own_lifespan(work: Work) -> AsyncIterator[LabState]:
 
 
 def _add(service: tiedreq.Service, method: Method, journal: Journal) -> None:
+    if method.stream:  # nobody here asks for it
+        service.methods[method.name] = method
+        return
     declare = service.method(
         method.name,
         idempotent=method.idempotent,
