@@ -81,6 +81,10 @@ def test_what_a_client_says_of_those_before_it_counts_only_where_it_is_trusted()
     assert kept[b"x-forwarded-host"] == b"shop.example" and kept[b"forwarded"] == b"for=10.0.0.1"
 
 
+def test_a_request_of_http_1_0_gets_the_host_that_it_lacks() -> None:
+    assert upstream([])[b"host"] == b"" and b"x-forwarded-host" not in upstream([])
+
+
 def test_max_forwards_counts_down() -> None:
     hops = [(b"host", b"a"), (b"max-forwards", b"3")]
     assert upstream(hops, method=b"OPTIONS")[b"max-forwards"] == b"2"

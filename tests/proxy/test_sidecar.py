@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -172,6 +173,24 @@ async def test_a_ticket_is_needed() -> None:
         assert not apps[0].requests
 
 
+LONG = b"PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
+
+
+async def test_a_passage_that_leads_nowhere() -> None:
+    async with running(1) as (_, sidecars, plug):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            sidecars[0].desk.port = taken.getsockname()[1]
+        status, headers, _ = await exchange(plug, LONG)
+        assert status == 503 and headers["tiedreq-error"] == "unavailable"
+
+
+async def test_a_passage_to_an_upstream_that_is_gone() -> None:
+    async with running(1) as (apps, _, plug):
+        apps[0].scope.cancel()
+        status, headers, _ = await exchange(plug, LONG)
+        assert status == 502 and headers["tiedreq-error"] == "upstream-unreachable"
+
+
 async def test_an_upstream_that_is_gone_takes_its_sidecar_out_until_it_is_back() -> None:
     async with running(2) as (apps, sidecars, plug):
         first = sidecars[0].handle
@@ -194,9 +213,10 @@ async def test_a_failing_health_check_takes_it_out() -> None:
     health = HealthOptions(path="/health", interval=0.02)
     async with running(1, health=health) as (apps, sidecars, plug):
         first = sidecars[0].handle
+        assert first is not None
         apps[0].healthy = False
-        await until(lambda: not sidecars[0].health.up)
-        assert sidecars[0].health.reason == "/health is answered with 500" and first is not None and first.draining
+        await until(lambda: first.draining)
+        assert sidecars[0].health.reason == "/health is answered with 500"
         apps[0].healthy = True
         await until(lambda: sidecars[0].handle is not first)
         await until_answered(plug, b"app0 GET")

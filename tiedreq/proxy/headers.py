@@ -147,6 +147,8 @@ def for_upstream(
         if name == b"max-forwards" and method in (b"TRACE", b"OPTIONS") and value.strip().isdigit():
             value = b"%d" % max(int(value) - 1, 0)
         kept.append((name, value))
+    if not any(name == b"host" for name, _ in kept):  # HTTP/1.0 needs none, what is sent on does [9112, 3.2]
+        kept.append((b"host", b""))
     kept.append((b"x-forwarded-for", b", ".join(for_whom)))
     kept.append((b"x-forwarded-proto", proto))
     if host and not values(kept, b"x-forwarded-host"):

@@ -111,9 +111,10 @@ class PassageDesk:
                     nursery.cancel_scope.cancel()
         except Unreachable as error:
             self._refused(error)
-            await visit.say(502, f"tiedreq: the upstream can't be reached: {error}", [(ERROR, b"unreachable")])
+            await visit.say(502, f"tiedreq: the upstream can't be reached: {error}", [(ERROR, b"upstream-unreachable")])
         except Broke as error:
-            await visit.say(502, f"tiedreq: the upstream broke: {error}", [(ERROR, b"broke")])
+            text = f"tiedreq: the upstream broke: {error}; the request may have been carried out"
+            await visit.say(502, text, [(ERROR, b"upstream-broke")])
 
 
 def _of_one_hop_less(headers: Headers, *, answer: bool = False) -> Headers:

@@ -69,7 +69,7 @@ class Worker:
             if kept:
                 yield pack_trailers(kept)
         except Broke as error:
-            raise Failure(BROKE, str(error), retryable=repeat) from None
+            raise _broke(error, repeat) from None
         finally:
             await response.aclose()
 
@@ -80,7 +80,7 @@ class Worker:
             self._refused(error)
             raise Failure(UNREACHABLE, f"no connection to the upstream: {error}", retryable=True) from None
         except Broke as error:
-            raise Failure(BROKE, str(error), retryable=repeat) from None
+            raise _broke(error, repeat) from None
 
     async def _unless_busy(self, response: Response, pushback: Callable[[float], None]) -> None:
         """Raises ``Failure`` for an answer that another copy may better, if its body is short."""
@@ -96,6 +96,10 @@ class Worker:
             pushback(min(pause, PUSHBACK_SECONDS_MAX))
         answer = Head(status, response.headers, body, True)
         raise Failure(BUSY, f"the upstream answered {status}", answer.pack(), retryable=True)
+
+
+def _broke(error: Broke, repeat: bool) -> Failure:
+    return Failure(BROKE, str(error) if repeat else f"{error}; it may have been carried out", retryable=repeat)
 
 
 async def _first(parts: Parts, response: Response) -> bytes:
