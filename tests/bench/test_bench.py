@@ -75,3 +75,11 @@ def test_bad_usage(name: str, arguments: list[str]) -> None:
     done = bench(name, *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert "usage:" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.system
+def test_pauses_of_a_replica_at_half_load(tmp_path: Path) -> None:
+    rows = rows_of("pauses", tmp_path / "rows.json", *"--rounds 1 --seconds 1".split())
+    assert rows["rate"]["value"] > 0 and rows["pauses, longest"]["unit"] == "ms"
+    for kind in ("pauses", "own pauses", "machine"):
+        assert 0 < rows[f"{kind}, p99.9"]["value"] <= rows[f"{kind}, longest"]["value"] * 1.001

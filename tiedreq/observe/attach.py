@@ -31,6 +31,7 @@ def watch_replica(
     if observe is not None:
         server.observer = ReplicaObserver(server, service, cluster=cluster, records=observe.records)
         nursery.start_soon(server.observer.lag.run, name="lag")
+        nursery.start_soon(server.observer.pauses.run, name="pauses")
         if observe.tracing is not False:
             tracing = _tracing()
             server.executor.tracer = tracing.OtelReplicaTracer(server.identity.name, _provider(observe))

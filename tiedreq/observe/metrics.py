@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from tiedreq.observe.client import OTHERS, ClientObserver
 from tiedreq.observe.histogram import BOUNDS, HistogramView
 from tiedreq.observe.lag import LagView
+from tiedreq.observe.pauses import PausesView
 from tiedreq.observe.replica import ReplicaObserver
 from tiedreq.observe.snapshot import ClientMethodView
 
@@ -79,6 +80,7 @@ class ReplicaCollector(Collector):
             yield family.gauge(name, text, [], [([], float(picture[name]))])  # type: ignore[literal-required]
         yield family.gauge("uptime_seconds", "Seconds since it started.", [], [([], picture["uptime"])])
         yield _lag(family, picture["loop_lag"])
+        yield _pauses(family, picture["loop_pauses"])
         counters = picture["counters"]
         for name, text in (
             ("submitted", "Copies that callers sent."),
@@ -269,6 +271,12 @@ def _lag(family: _Families, lag: LagView) -> Metric:
     rows: list[Row] = [(["last"], lag["last"]), (["mean"], lag["mean"]), (["max"], lag["max"])]
     text = "How late the event loop woke up: last, and mean and largest of the last 10 to 20 seconds."
     return family.gauge("loop_lag_seconds", text, ["stat"], rows)
+
+
+def _pauses(family: _Families, pauses: PausesView) -> Metric:
+    rows: list[Row] = [(["p99"], pauses["p99"]), (["p999"], pauses["p999"]), (["max"], pauses["max"])]
+    text = "From one look at the sockets to the next: percentiles and the longest of the last 10 to 20 seconds."
+    return family.gauge("loop_pause_seconds", text, ["stat"], rows)
 
 
 def _number(value: Any) -> float | None:

@@ -26,6 +26,7 @@ from tiedreq.core.types import CallId, CopyId, CopyState
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
+from tiedreq.observe.pauses import LoopPauses
 from tiedreq.observe.ring import Ring
 from tiedreq.observe.snapshot import VERSION, LinkView, ReplicaMethodView, ReplicaSnapshot, process_view
 from tiedreq.observe.stories import CALL, HEARD, NO_METHOD, NOTICE, RECORD, ReplicaStory, parse_call_id, replica_story
@@ -97,6 +98,7 @@ class ReplicaObserver:
         self, server: ReplicaServer, service: Service, *, cluster: str, records: int = RECORDS_DEFAULT
     ) -> None:
         self.lag = LoopLag()
+        self.pauses = LoopPauses()
         self.ring = Ring(RECORD_SIZE, records)
         self.notices = Ring(NOTICE.size, records)
         self._server = server
@@ -243,6 +245,7 @@ class ReplicaObserver:
             methods={name: executions.view(running[name]) for name, executions in self._methods.items()},
             links={name: self._link(name, state) for name, state in status["links"].items()},
             loop_lag=self.lag.view(),
+            loop_pauses=self.pauses.view(),
             process=process_view(),
             sizes=core.sizes(),
         )

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 from tiedreq.observe.histogram import HistogramView
 from tiedreq.observe.lag import LagView
+from tiedreq.observe.pauses import PausesView
 
 VERSION = 1
 
@@ -88,6 +89,7 @@ class ReplicaSnapshot(TypedDict):
     methods: dict[str, ReplicaMethodView]
     links: dict[str, LinkView]
     loop_lag: LagView
+    loop_pauses: PausesView
     process: ProcessView
     sizes: dict[str, int]
 

@@ -1,0 +1,94 @@
+"""For how long the event loop looks at nothing new. The time is the test's, and passes while something blocks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+import tiedreq
+from tiedreq.observe.pauses import WINDOW_SECONDS, LoopPauses
+from tiedreq.testing import LocalCluster
+
+
+class Time:
+    """Stands still but for what the test adds."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def blocked(self, seconds: float) -> None:
+        """The loop blocks for so long, and then looks at its sockets."""
+        await trio.lowlevel.checkpoint()
+        self.now += seconds
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_blocks_the_loop_is_a_pause() -> None:
+    clock = Time()
+    pauses = LoopPauses(clock)
+    assert pauses.view() == {"count": 0, "p99": None, "p999": None, "max": None}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pauses.run)
+        await wait_all_tasks_blocked()
+        await clock.blocked(0.0)
+        idle = pauses.view()
+        assert idle["count"] > 0 and idle["max"] == 0
+        await clock.blocked(0.2)
+        found = pauses.view()
+        assert found["max"] == pytest.approx(0.2) == found["p999"]
+        assert found["count"] > idle["count"]
+        nursery.cancel_scope.cancel()
+    count = pauses.view()["count"]
+    await clock.blocked(0.2)
+    assert pauses.view()["count"] == count
+
+
+async def test_a_pause_is_told_of_for_one_window_or_two() -> None:
+    clock = Time()
+    pauses = LoopPauses(clock)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pauses.run)
+        await wait_all_tasks_blocked()
+        await clock.blocked(0.5)
+        for wait, longest in ((WINDOW_SECONDS, 0.5), (0.0, 0.5), (WINDOW_SECONDS, 0.0)):
+            clock.now += wait
+            pauses.after_io_wait(0.0)  # nothing blocked: the time passed while the loop waited
+            await clock.blocked(0.0)
+            assert pauses.view()["max"] == pytest.approx(longest)
+        nursery.cancel_scope.cancel()
+
+
+async def test_percentiles_of_many_short_pauses_and_a_long_one() -> None:
+    clock = Time()
+    pauses = LoopPauses(clock)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pauses.run)
+        await wait_all_tasks_blocked()
+        for number in range(300):
+            await clock.blocked(0.5 if number == 150 else 0.0009)
+        found = pauses.view()
+        nursery.cancel_scope.cancel()
+    assert found["max"] == pytest.approx(0.5)
+    assert found["p99"] is not None and found["p99"] <= 0.001
+    assert found["p999"] is not None and 0.001 < found["p999"] <= 0.5
+
+
+async def test_a_replica_shows_them() -> None:
+    service = tiedreq.Service("blocking")
+
+    @service.method(idempotent=True)
+    async def block(context: tiedreq.Context, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 -- the loop is to block
+
+    cluster = LocalCluster(service, replicas=1)
+    async with cluster as client:
+        await client.call("block", 0.05)
+        await trio.sleep(0.01)
+        longest = cluster.handles["r0"].snapshot()["loop_pauses"]["max"]
+        assert longest is not None and longest >= 0.05
