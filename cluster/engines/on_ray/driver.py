@@ -174,7 +174,10 @@ class Life:
                 return "killed before it was placed"
             if began and time.monotonic() - began > PENDING_SECONDS:
                 began = 0.0
-                self._driver.note(f"{self._spec['name']} waits for a node with {self._driver.cpus:g} free CPU")
+                self._driver.note(
+                    f"{self._spec['name']} has not begun after {PENDING_SECONDS:g} s: Ray is slow, or has no node with "
+                    f"{self._driver.cpus:g} free CPU"
+                )
         found = ray.get(begun)
         self.node, self._pid, self._address = found["node"], found["pid"], found["address"]
         self._driver.homes[self._spec["name"]] = self.node
