@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import trio
-from trio.testing import memory_stream_pair
+from trio.testing import lockstep_stream_pair, memory_stream_pair
 
 
 class Over(Exception):
@@ -67,12 +67,14 @@ class ScriptedUpstream:
         self.dialed = 0
         self.gone = 0
         self.refuses = False
+        self.lockstep = False
+        """What is sent waits until it is read."""
 
     async def dial(self) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
         if self.refuses:
             raise ConnectionRefusedError(111, "Connection refused")
-        ours, theirs = memory_stream_pair()
+        ours, theirs = lockstep_stream_pair() if self.lockstep else memory_stream_pair()
         self.dialed += 1
         self._nursery.start_soon(self._serve, self.dialed, Plug(theirs))
         return ours
