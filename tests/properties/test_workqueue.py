@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ LIMITS = {"one": 1, "two": 2}
 METHODS = ("free", "loose", *LIMITS)
 LANES = ("", *LIMITS)
 methods = st.sampled_from(METHODS)
+clients = st.sampled_from([1, 1, 1, 2, 3])
 
 
 def lane(method: str) -> str:
@@ -30,28 +32,32 @@ def lane(method: str) -> str:
 class QueueMachine(RuleBasedStateMachine):
     """Everything that may be done to a queue, done to a list of (method, copy) as well."""
 
+    queue_had_several = False
+
     def __init__(self) -> None:
         super().__init__()
         self.queue: WorkQueue[str] = WorkQueue(LIMITS)
         self.waiting: list[tuple[str, CopyId]] = []
-        self.running: list[str] = []
+        self.running: list[tuple[str, int]] = []
+        self.front: set[CopyId] = set()
         self.number = 0
 
-    def _new(self) -> CopyId:
+    def _new(self, client: int) -> CopyId:
         self.number += 1
-        return CopyId(1, self.number, 0, -1)
+        return CopyId(client, self.number, 0, -1)
 
-    @rule(method=methods)
-    def push(self, method: str) -> None:
-        copy = self._new()
+    @rule(method=methods, client=clients)
+    def push(self, method: str, client: int) -> None:
+        copy = self._new(client)
         self.queue.push(method, copy, str(copy))
         self.waiting.append((method, copy))
 
-    @rule(method=methods)
-    def push_front(self, method: str) -> None:
-        copy = self._new()
+    @rule(method=methods, client=clients)
+    def push_front(self, method: str, client: int) -> None:
+        copy = self._new(client)
         self.queue.push_front(method, copy, str(copy))
         self.waiting.insert(0, (method, copy))
+        self.front.add(copy)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -59,21 +65,40 @@ class QueueMachine(RuleBasedStateMachine):
         method, copy = self.waiting.pop(data.draw(st.integers(0, len(self.waiting) - 1)))
         self.queue.remove(method, copy)
 
-    @rule()
-    def take(self) -> None:
-        taken = self.queue.take()
-        for index, (method, copy) in enumerate(self.waiting):
-            if method not in LIMITS or self.running.count(method) < LIMITS[method]:
-                assert taken == str(copy)
-                del self.waiting[index]
-                self.running.append(method)
-                return
-        assert taken is None
+    def _may_run(self, method: str) -> bool:
+        return method not in LIMITS or [name for name, _ in self.running].count(method) < LIMITS[method]
+
+    @rule(fairly=st.booleans(), slots=st.integers(1, 6))
+    def take(self, fairly: bool, slots: int) -> None:
+        counts = Counter(client for _, client in self.running)
+        taken = self.queue.take(counts, slots) if fairly else self.queue.take()
+        able = [(method, copy) for method, copy in self.waiting if self._may_run(method)]
+        if not able:
+            assert taken is None
+            return
+        chosen = able[0]
+        clients = {copy.client for _, copy in self.waiting} | set(counts)
+        if fairly and len(clients) > 1 and self.queue_had_several:
+            share = max(1, slots // len(clients))
+            below = [one for one in able if one[1] in self.front or counts[one[1].client] < share]
+            chosen = (below or able)[0]
+        assert taken == str(chosen[1])
+        self.waiting.remove(chosen)
+        self.running.append((chosen[0], chosen[1].client))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        self.queue.release(self.running.pop(data.draw(st.integers(0, len(self.running) - 1))))
+        self.queue.release(self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))[0])
+
+    @invariant()
+    def several_clients_are_noticed(self) -> None:
+        """Until the queue is empty again."""
+        if not self.waiting:
+            self.queue_had_several = False
+        elif len({copy.client for _, copy in self.waiting}) > 1:
+            self.queue_had_several = True
+        assert self.queue.several == self.queue_had_several
 
     @invariant()
     def same_length_and_order(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -37,6 +38,50 @@ async def test_a_greedy_client_leaves_room_for_others(autojump_clock: MockClock)
             answers = await gather(*[lambda: client.call("work", 0.01, timeout=20)] * 50)
             assert answers == ["r0"] * 50
         await assert_idle(cluster, client)
+
+
+@pytest.mark.parametrize("greedy_clients", [1, 3])
+async def test_who_floods_the_queue_does_not_make_others_wait(autojump_clock: MockClock, greedy_clients: int) -> None:
+    """By default: each floods a replica with as many calls as it takes, 10 ms of work each; an honest client calls.
+
+    First come, first served it would wait behind thousands of them, for seconds. It has its share of the slots.
+    """
+    cluster = LocalCluster(bench_service(), replicas=1, slots=4)
+    async with cluster as client, AsyncExitStack() as stack:
+        flood = ReplicaLimits().copies_per_caller_max
+        for number in range(greedy_clients):
+            side, place = (
+                LinkSide("tiedreq", "client", f"greedy-{number}", 100 + number),
+                seat(cluster, f"raw-{number}"),
+            )
+            greedy = await stack.enter_async_context(raw_link(place, cluster.urls["r0"], side=side))
+            for first in range(0, flood, 100):
+                greedy.send(*[greedy.submit(each, args=0.01, remaining=60.0) for each in range(first, first + 100)])
+                await trio.lowlevel.checkpoint()
+        await trio.sleep(0.1)
+        assert cluster.handles["r0"].sizes()["queue"] > 0.9 * flood * greedy_clients
+        latencies = []
+        for _ in range(20):
+            reply = await client.request("work", 0.01, timeout=5)
+            latencies.append(reply.latency)
+        assert max(latencies) < 0.025, "it waits for a slot, not for a queue"
+        began = trio.current_time()
+        await gather(*[lambda: client.call("work", 0.01, timeout=20)] * 50)
+        share = 4 // (greedy_clients + 1)
+        assert trio.current_time() - began < 50 * 0.01 / share + 0.05
+        assert cluster.handles["r0"].sizes()["queue"] > 0.8 * flood * greedy_clients, "and the others have theirs"
+
+
+async def test_a_share_that_nobody_uses_is_not_kept_free(autojump_clock: MockClock) -> None:
+    """Two clients; when the calls of one are done, the other has all slots."""
+    cluster = LocalCluster(bench_service(), replicas=1, slots=4)
+    async with cluster as client, cluster.client(name="other") as other:
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for one, count in ((client, 4), (other, 60)):
+                for _ in range(count):
+                    nursery.start_soon(one.call, "work", 0.1)
+        assert trio.current_time() - began < 64 / 4 * 0.1 + 0.05
 
 
 async def test_one_that_sends_large_arguments_leaves_room_too(autojump_clock: MockClock) -> None:

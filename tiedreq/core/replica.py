@@ -13,6 +13,7 @@ Not for: choosing replicas, timing backups, or anything else that the caller dec
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -354,8 +355,9 @@ class ReplicaCore(StreamRules):
         if not queue:
             self._check_drained()
             return
+        running = Counter(copy[0] for copy in self._executions) if queue.several else None
         while len(self._executions) < self.slots:
-            held = queue.take()
+            held = queue.take(running, self.slots)
             if held is None:
                 break
             held.waiting = False
@@ -367,6 +369,8 @@ class ReplicaCore(StreamRules):
                 self._claim(held, now)
             else:
                 self._start(held, now)
+                if running is not None:
+                    running[held.id[0]] += 1
         for head in queue.heads() if queue else ():
             if head.tied and not head.stoppable and not head.announced and not head.submit.exclusive:
                 head.announced = True

@@ -3,17 +3,22 @@
 Every copy waits in one lane; all copies of methods without a limit of their own share one. Pushing, removing and
 taking the oldest cost the same whatever the length (on average, where something is made anew now and then). The length
 is counted from the lanes themselves.
+
+While copies of several clients wait, a client that runs as many as its share of the slots lets others pass
+(``core.shares``). With one client that changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
+from tiedreq.core.shares import Shares
 from tiedreq.core.types import CopyId
 
 ItemT = TypeVar("ItemT")
+_NO_LIMIT = 1 << 40
 STALE_MIN = 64
 """So many places of removed items may be left in a lane, whatever its length."""
 
@@ -45,11 +50,12 @@ class Lane(Generic[ItemT]):
             pass
         return items.pop(copy)
 
-    def remove(self, copy: CopyId) -> None:
+    def remove(self, copy: CopyId) -> ItemT:
         """Take out an item. Raises ``KeyError`` when it is not there."""
-        del self.items[copy]
+        item = self.items.pop(copy)
         if len(self.order) > 2 * len(self.items) + STALE_MIN:
             self.order = deque(self.names())
+        return item
 
     def names(self) -> list[CopyId]:
         """The names of all items, oldest first. (One that came, went, and came again has its first place.)"""
@@ -67,9 +73,11 @@ class WorkQueue(Generic[ItemT]):
         self._shared: Lane[ItemT] = Lane()
         self._lanes = {"": self._shared}
         self._lanes.update((name, Lane()) for name in limits)
-        self._places: dict[CopyId, int] = {}  # where there are several lanes, what came first
+        self._places: dict[CopyId, int] = {}  # of what was put before all else; and of all, where there are lanes
         self._last = 0
         self._first = 0
+        self._client = 0  # whose copies wait, as long as there are no shares
+        self._shares: Shares | None = None
 
     def __len__(self) -> int:
         if self._limited:
@@ -88,6 +96,14 @@ class WorkQueue(Generic[ItemT]):
             waiting.sort(key=lambda entry: self._places[entry[0]])
         return iter([item for _, item in waiting])
 
+    @property
+    def several(self) -> bool:
+        """True from when copies of more than one client wait until nothing does."""
+        return self._shares is not None
+
+    def _name(self, method: str) -> str:
+        return method if method in self._limits else ""
+
     def _lane(self, method: str) -> Lane[ItemT]:
         return self._lanes[method] if method in self._limits else self._shared
 
@@ -98,44 +114,83 @@ class WorkQueue(Generic[ItemT]):
             lane = self._lane(method)
             self._last += 1
             self._places[copy] = self._last
+        if self._shares is not None or copy[0] != self._client:
+            self._share(method, copy)
         lane.items[copy] = item
         lane.order.append(copy)
 
     def push_front(self, method: str, copy: CopyId, item: ItemT) -> None:
-        """Put ``item`` before everything that waits."""
-        if self._limited:
-            self._first -= 1
-            self._places[copy] = self._first
+        """Put ``item`` before everything that waits, whosever share it is."""
+        self._first -= 1
+        self._places[copy] = self._first
+        if self._shares is not None or copy[0] != self._client:
+            self._share(method, copy)
         lane = self._lane(method)
         lane.items[copy] = item
         lane.order.appendleft(copy)
 
     def remove(self, method: str, copy: CopyId) -> None:
         """Take ``copy`` out wherever it stands. Raises ``KeyError`` when it is not waiting."""
-        if self._limited:
-            del self._places[copy]
         self._lane(method).remove(copy)
+        if self._places or self._shares is not None:
+            self._forget(self._name(method), copy)
+
+    def _forget(self, name: str, copy: CopyId) -> None:
+        self._places.pop(copy, None)
+        if self._shares is not None:
+            self._shares.remove(name, copy)
+            if not self:
+                self._shares = None
+
+    def _share(self, method: str, copy: CopyId) -> None:
+        """Enter a copy that comes; if it is the first of another client than all that wait, those too."""
+        if self._shares is None:
+            if not self:
+                self._client = copy[0]
+                return
+            self._shares = Shares(self._lanes)
+            for name, lane in self._lanes.items():
+                for one in lane.names():
+                    self._shares.add(name, one, self._place(one))
+        self._shares.add(self._name(method), copy, self._place(copy))
+
+    def _place(self, copy: CopyId) -> int:
+        """Of a copy that has been put before all else, or among lanes, what it was given then; else the next one."""
+        place = self._places.get(copy)
+        if place is None:
+            self._last += 1
+            place = self._last
+        return place
 
     def _open(self, name: str) -> bool:
         return name not in self._limits or self._running[name] < self._limits[name]
 
-    def take(self) -> ItemT | None:
-        """Take out the oldest item whose lane may run one more, and count it as running."""
-        if not self._limited:
-            return self._shared.take() if self._shared.items else None
-        best = None
-        best_name, best_place = "", 0
-        for name, lane in self._lanes.items():
-            if lane.items and self._open(name):
-                copy = lane.first()
-                if best is None or self._places[copy] < best_place:
-                    best, best_name, best_place = copy, name, self._places[copy]
-        if best is None:
+    def take(self, running: Mapping[int, int] | None = None, slots: int = 1) -> ItemT | None:
+        """Take out the oldest item whose lane may run one more, and count it as running.
+
+        With ``running``, how many of the ``slots`` each client has, that of a client which has its share lets others
+        pass.
+        """
+        if not self._limited and self._shares is None:
+            if not self._shared.items:
+                return None
+            if self._places:
+                self._places.pop(self._shared.first(), None)
+            return self._shared.take()
+        heads = [(name, lane.first()) for name, lane in self._lanes.items() if lane.items and self._open(name)]
+        chosen: tuple[str, CopyId] | None
+        if self._shares is not None:
+            chosen = self._shares.choose(heads, running or {}, slots if running is not None else _NO_LIMIT)
+        else:
+            chosen = min(heads, key=lambda head: self._places[head[1]], default=None)
+        if chosen is None:
             return None
-        if best_name in self._running:
-            self._running[best_name] += 1
-        del self._places[best]
-        return self._lanes[best_name].take()
+        name, copy = chosen
+        if name in self._running:
+            self._running[name] += 1
+        item = self._lanes[name].remove(copy)
+        self._forget(name, copy)
+        return item
 
     def release(self, method: str) -> None:
         """An execution of ``method`` has ended."""
