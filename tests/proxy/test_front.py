@@ -59,7 +59,7 @@ class Site:
                 self.cluster.handles[name].drain()
 
         upstream = self.upstreams[name] = ScriptedUpstream(serve, nursery)
-        self.workers[name] = Worker(HttpClient(upstream.dial), refused, busy)
+        self.workers[name] = Worker(HttpClient(upstream.dial, let_go_seconds=1.0), refused, busy)
 
     def _handler(self, repeat: bool) -> Any:
         async def handle(ctx: Context, args: Any) -> AsyncIterator[Any]:

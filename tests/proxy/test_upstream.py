@@ -103,6 +103,20 @@ async def test_closing_a_response_closes_its_connection(nursery, autojump_clock)
     assert upstream.gone == 1 and client.open == client.idle == 0
 
 
+async def test_a_request_that_is_given_up_is_let_go_of_by_the_other_side(nursery, autojump_clock) -> None:
+    async def stands_still(number: int, plug: Plug) -> None:
+        await read_request(plug)
+        await trio.sleep(0.7 if number == 1 else 5.0)
+
+    upstream = ScriptedUpstream(stands_still, nursery)
+    client = HttpClient(upstream.dial, let_go_seconds=1.0)
+    for ended in (0.7, 1.5):
+        began = trio.current_time()
+        with trio.move_on_after(0.5):
+            await client.send(b"GET", b"/", HOST, b"", repeat=True)
+        assert trio.current_time() - began == pytest.approx(ended) and client.open == client.idle == 0
+
+
 async def test_cancelled_while_it_waits(nursery, autojump_clock) -> None:
     async def silent(number: int, plug: Plug) -> None:
         await read_request(plug)

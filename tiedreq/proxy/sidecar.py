@@ -35,6 +35,11 @@ logger = logging.getLogger("tiedreq.proxy")
 
 DIAL_SECONDS = 2.0
 BIND_PAUSE_SECONDS = 0.5
+LET_GO_SECONDS = 1.0
+"""How long a slot stays taken by a cancelled request, until the upstream closes its side of the connection.
+
+An upstream that stands still doesn't: what would be sent to it meanwhile would stand still too.
+"""
 UPSTREAM_IDLE_SECONDS = 4.0
 """Less than the five seconds for which common servers keep an idle connection."""
 PASSAGE_LIMITS = ListenerLimits(header_bytes_max=64 * 1024)
@@ -100,7 +105,9 @@ class Sidecar:
         upstream = options.upstream
         dial = dial_tcp(upstream.host, upstream.port, DIAL_SECONDS)
         host = str(Address(upstream.host, upstream.port)).encode()
-        self.upstream = HttpClient(dial, idle_max=options.slots, idle_seconds=UPSTREAM_IDLE_SECONDS)
+        self.upstream = HttpClient(
+            dial, idle_max=options.slots, idle_seconds=UPSTREAM_IDLE_SECONDS, let_go_seconds=LET_GO_SECONDS
+        )
         self.health = Health(dial, str(upstream), host, options.health)
         worker = Worker(self.upstream, self.health.refused, options.let_other_win)
         self.desk = PassageDesk(self.upstream, self.health.refused, PASSAGE_LIMITS, options.ssl_context)

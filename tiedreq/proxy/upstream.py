@@ -85,11 +85,22 @@ class _Line:
 
 
 class HttpClient:
-    """Sends requests to one address. At most ``idle_max`` idle connections are kept, each ``idle_seconds``."""
+    """Sends requests to one address. At most ``idle_max`` idle connections are kept, each ``idle_seconds``.
+
+    Closing a response that is not over waits, for up to ``let_go_seconds``, until the other side has closed too: then
+    it has let go of the request.
+    """
 
     def __init__(
-        self, dial: Dial, *, idle_max: int = 8, idle_seconds: float = 4.0, header_bytes_max: int = 64 * 1024
+        self,
+        dial: Dial,
+        *,
+        idle_max: int = 8,
+        idle_seconds: float = 4.0,
+        header_bytes_max: int = 64 * 1024,
+        let_go_seconds: float = 0.0,
     ) -> None:
+        self.let_go_seconds = let_go_seconds
         self._dial = dial
         self._idle: deque[_Line] = deque()
         self._idle_max = idle_max
@@ -209,6 +220,17 @@ async def _kill(line: _Line) -> None:
         await trio.aclose_forcefully(line.stream)
 
 
+async def _let_go(stream: trio.abc.Stream) -> None:
+    """Say that nothing more comes, and wait until the other side says so too."""
+    try:
+        if isinstance(stream, trio.abc.HalfCloseableStream):
+            await stream.send_eof()
+            while await stream.receive_some(RECEIVE_BYTES):
+                pass
+    except (*_BROKEN, trio.BusyResourceError):
+        return
+
+
 class Response:
     """A response: its head, and its body part by part. ``aclose`` is always to be called."""
 
@@ -217,6 +239,7 @@ class Response:
         self._line: _Line | None = line
         self._method = method
         self._sending = False
+        self._broken = False
         self.status = 0
         self.headers: Headers = []
         self.trailers: Headers = []
@@ -252,7 +275,7 @@ class Response:
         try:
             await line.stream.send_all(line.h11.send(request) or b"")
         except _BROKEN as error:
-            raise Broke("the connection was closed") from error
+            raise self._broke("the connection was closed") from error
         scope = trio.CancelScope()
         nursery.start_soon(self._send_body, line, body, go_on, scope)
         if not body.wait:
@@ -283,7 +306,7 @@ class Response:
             event = await self._event(line)
             if isinstance(event, h11.InformationalResponse):
                 if event.status_code == 101:
-                    raise Broke("it switches protocols, though nobody asked")
+                    raise self._broke("it switches protocols, though nobody asked")
                 if event.status_code == 100 and go_on is not None:
                     go_on.set()
             elif isinstance(event, h11.Response):
@@ -291,7 +314,7 @@ class Response:
                 self.headers = list(event.headers)
                 return
             else:
-                raise Broke("it closed the connection without an answer")
+                raise self._broke("it closed the connection without an answer")
 
     async def receive(self) -> bytes:
         """The next part of the body; empty at its end. Raises ``Broke``."""
@@ -304,7 +327,7 @@ class Response:
                 data = await line.stream.receive_some(RECEIVE_BYTES)
                 line.h11.receive_data(bytes(data))
             except _BROKEN as error:
-                raise Broke("the connection broke") from error
+                raise self._broke("the connection broke") from error
 
     def ready(self) -> bytes | None:
         """As ``receive``, if it has arrived already; None otherwise. Raises ``Broke``."""
@@ -315,7 +338,7 @@ class Response:
             try:
                 event = line.h11.next_event()
             except h11.RemoteProtocolError as error:
-                raise Broke(f"what came is no answer: {error}") from error
+                raise self._broke(f"what came is no answer: {error}") from error
             if event is h11.NEED_DATA:
                 return None
             if isinstance(event, h11.Data):
@@ -327,7 +350,7 @@ class Response:
                 self._release(line)
                 return b""
             else:
-                raise Broke("it closed the connection within its answer")
+                raise self._broke("it closed the connection within its answer")
 
     async def _event(self, line: _Line) -> h11.Event | type[h11.PAUSED]:
         try:
@@ -336,10 +359,14 @@ class Response:
                 self.heard = self.heard or bool(data)
                 line.h11.receive_data(bytes(data))
         except _BROKEN as error:
-            raise Broke("the connection broke") from error
+            raise self._broke("the connection broke") from error
         except h11.RemoteProtocolError as error:
-            raise Broke(f"what came is no answer: {error}") from error
+            raise self._broke(f"what came is no answer: {error}") from error
         return event  # type: ignore[return-value]
+
+    def _broke(self, text: str) -> Broke:
+        self._broken = True
+        return Broke(text)
 
     def _open_line(self) -> _Line:
         assert self._line is not None
@@ -354,8 +381,14 @@ class Response:
             self._line = None
 
     async def aclose(self) -> None:
-        """Close the connection, unless the response has been read to its end. Returns at once."""
+        """Close the connection, unless the response has been read to its end. See ``HttpClient`` for how long."""
         line, self._line = self._line, None
-        if line is not None:
+        if line is None:
+            return
+        try:
+            if not self.whole and not self._broken and self._client.let_go_seconds:
+                with trio.move_on_after(self._client.let_go_seconds, shield=True):
+                    await _let_go(line.stream)
+        finally:
             self._client.open -= 1
             await _kill(line)
