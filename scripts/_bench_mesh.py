@@ -160,8 +160,8 @@ async def drive(path: Path, pids: list[int], rate: float, seconds: float) -> dic
 def measure(options: argparse.Namespace) -> list[Row]:
     """The rows: of each replica the median, and how far they are apart."""
     rows = []
-    for name, mesh_full_max in MESHES.items():
-        with mesh(options.replicas, mesh_full_max) as (path, pids):
+    for name in options.meshes or MESHES:
+        with mesh(options.replicas, MESHES[name]) as (path, pids):
             figures = trio.run(drive, path, pids, options.rate, options.seconds)
         for figure, values in figures.items():
             what, _, unit = figure.partition(", ")
@@ -181,6 +181,9 @@ def main() -> int:
     )
     options.add_argument(
         "--seconds", type=positive, default=SECONDS_DEFAULT, metavar="F", help="of calls for each mesh"
+    )
+    options.add_argument(
+        "--mesh", dest="meshes", action="append", choices=MESHES, help="one of them alone; may be repeated (both)"
     )
     chosen = options.parse_args()
     rows = measure(chosen)

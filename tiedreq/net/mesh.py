@@ -295,6 +295,7 @@ class Mesh:
             self._wanted_until = {name: until for name, until in self._wanted_until.items() if until > now}
             if self.on_use:
                 self._close_idle()
+                self.troubles = {name: text for name, text in self.troubles.items() if name in self._wanted_until}
             self.look_around()
 
     def _close_idle(self) -> None:
@@ -313,16 +314,18 @@ class Mesh:
         return [*(slot.link for slot in self._slots.values() if slot.link is not None), *self._leaving]
 
     def link_views(self) -> dict[str, dict[str, Any]]:
-        """Each peer that is known or linked: whether its link is up, the latency of a notice, why it is down."""
-        quiet = ON_USE if self.on_use else ""
+        """Each peer that is known or linked: whether its link is up, the latency of a notice, why it is down.
+
+        Where links open on use, those that are up or should be.
+        """
         views = {}
-        for name in sorted({*self.known, *self.links}):
+        for name in sorted({*(self.troubles if self.on_use else self.known), *self.links}):
             link = self.links.get(name)
             round_trip = None if link is None else link.round_trip
             views[name] = {
                 "up": link is not None,
                 "notice_latency_ms": None if round_trip is None else round_trip * 500,
-                "reason": "" if link is not None else self.troubles.get(name, quiet),
+                "reason": "" if link is not None else self.troubles.get(name, ""),
             }
         return views
 
