@@ -13,8 +13,8 @@ with one fault: replicas that learn at different moments that a connection is up
 receiver knows to be lost; the picker's other choices (of two replicas that are alike at first, it takes the first);
 exclusive ties, backups, hedged and plain calls, streams, handlers that can't be stopped, a second call and a third
 replica. In no case: real time (a timer may fire at any moment after it is set), limits other than those of the queue
-and of markers, what callers learn (delays, health, the brake), links' frames and outboxes, a caller that crashes. S6 says
-nothing of how long a notice is under way, which has no meaning without time.
+and of markers, what callers learn (delays, health, the brake), links' frames and outboxes, a caller that crashes. S6
+says nothing of how long a notice is under way, which has no meaning without time.
 """
 
 from __future__ import annotations
