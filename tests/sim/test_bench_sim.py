@@ -39,10 +39,11 @@ def test_sizes_are_compared_at_equal_load(tmp_path: Path) -> None:
     done = bench("--replicas", "2,33", "--calls", "500", "--json", str(file), timeout=150)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
-    assert len(rows) == 8
+    assert len(rows) == 10
     for name in ("2 replicas", "33 replicas"):
         assert rows[f"{name}, a call"]["unit"] == "us" and rows[f"{name}, a call"]["value"] > 1
         assert rows[f"{name}, a call"]["ratio_to"] == "2 replicas"
+        assert 100 < rows[f"{name}, functions called for it"]["value"] < 2_000
         assert 1 < rows[f"{name}, memory"]["value"] < 1_000
     assert rows["2 replicas, a call"]["ratio"] == 1
 

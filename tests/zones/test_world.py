@@ -94,28 +94,28 @@ def test_latencies_of_a_world_are_those_of_its_zones() -> None:
 
 
 def test_calls_stay_in_their_zone_and_partners_are_in_the_nearest_that_the_work_can_bear() -> None:
-    city = City(Tied(stagger=0.0, backup=None), options(slots=4), load=0.3, calls=600)
+    city = City(Tied(stagger=0.0, backup=None), options(slots=4), load=0.3, calls=250)
     zones = city.zones()
-    assert zones["a:ab"] + zones["b:ba"] + zones["c:cc"] > 550, zones
+    assert zones["a:ab"] + zones["b:ba"] + zones["c:cc"] > 225, zones
 
 
 def test_callers_in_one_zone_use_the_others_when_theirs_is_full() -> None:
     """All calls come from one zone, 1.8 times what it can do: what is too much goes to the next zone, not the third."""
-    city = City(Plain(), options(callers=1, replicas=9, slots=4), load=0.5, calls=2_000)
+    city = City(Plain(), options(callers=1, replicas=9, slots=4), load=0.5, calls=900)
     zones = city.zones()
-    assert zones["a:a"] > 900 and zones["a:b"] > 500, zones
-    assert zones["a:c"] < 20, zones
+    assert zones["a:a"] > 400 and zones["a:b"] > 220, zones
+    assert zones["a:c"] < 10, zones
 
 
 def test_blind_to_zones_copies_go_anywhere() -> None:
-    city = City(Plain(), options(zone_blind=True), load=0.3, calls=600)
+    city = City(Plain(), options(zone_blind=True), load=0.3, calls=300)
     zones = city.zones()
-    assert min(zones[f"{caller}:{replica}"] for caller in "abc" for replica in "abc") > 30, zones
+    assert min(zones[f"{caller}:{replica}"] for caller in "abc" for replica in "abc") > 15, zones
 
 
 def test_a_large_world_is_linked_in_groups_and_no_notice_lacks_a_link() -> None:
     count = 40
-    city = City(Tied(backup=Backup(after=0.05)), options(replicas=count, zones=(), callers=2), load=0.7, calls=500)
+    city = City(Tied(backup=Backup(after=0.05)), options(replicas=count, zones=(), callers=2), load=0.7, calls=250)
     world = city.world
     for name, replica in world.replicas.items():
         group = {other for other in world.replicas if group_of(other, count) == group_of(name, count)}
@@ -123,7 +123,7 @@ def test_a_large_world_is_linked_in_groups_and_no_notice_lacks_a_link() -> None:
         assert len(group) < count
         assert replica.core.stats.notices_unsent == 0
     assert all(group_of(first, count) == group_of(second, count) for first, second in city.seen.partners)
-    assert sum(city.seen.partners.values()) > 300
+    assert sum(city.seen.partners.values()) > 150
     assert world.unconnected() is None
 
 
