@@ -36,9 +36,9 @@ logger = logging.getLogger("tiedreq.proxy")
 DIAL_SECONDS = 2.0
 BIND_PAUSE_SECONDS = 0.5
 LET_GO_SECONDS = 1.0
-"""How long a slot stays taken by a cancelled request, until the upstream closes its side of the connection.
+"""How long a slot stays taken by a cancelled request, until the upstream closes its side too, or answers after all.
 
-An upstream that stands still doesn't: what would be sent to it meanwhile would stand still too.
+One that stands still does neither: what would be sent to it meanwhile would stand still too.
 """
 UPSTREAM_IDLE_SECONDS = 4.0
 """Less than the five seconds for which common servers keep an idle connection."""

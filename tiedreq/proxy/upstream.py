@@ -87,8 +87,8 @@ class _Line:
 class HttpClient:
     """Sends requests to one address. At most ``idle_max`` idle connections are kept, each ``idle_seconds``.
 
-    Closing a response that is not over waits, for up to ``let_go_seconds``, until the other side has closed too: then
-    it has let go of the request.
+    Closing a response that has not begun waits, for up to ``let_go_seconds``, for a sign of life: the other side closes
+    too, or answers after all. Then it has let go of the request.
     """
 
     def __init__(
@@ -221,14 +221,11 @@ async def _kill(line: _Line) -> None:
 
 
 async def _let_go(stream: trio.abc.Stream) -> None:
-    """Say that nothing more comes, and wait until the other side says so too."""
-    try:
+    """Say that nothing more comes, and wait until the other side says anything, or the same."""
+    with suppress(*_BROKEN, trio.BusyResourceError):
         if isinstance(stream, trio.abc.HalfCloseableStream):
             await stream.send_eof()
-            while await stream.receive_some(RECEIVE_BYTES):
-                pass
-    except (*_BROKEN, trio.BusyResourceError):
-        return
+            await stream.receive_some(RECEIVE_BYTES)
 
 
 class Response:
@@ -386,7 +383,7 @@ class Response:
         if line is None:
             return
         try:
-            if not self.whole and not self._broken and self._client.let_go_seconds:
+            if not self.heard and not self._broken and self._client.let_go_seconds:
                 with trio.move_on_after(self._client.let_go_seconds, shield=True):
                     await _let_go(line.stream)
         finally:
