@@ -97,8 +97,8 @@ SCENARIOS = {
             "busy-models",
             replicas=4,
             slots=2,
-            first="exp(30ms)",
-            items=10,
+            first="exp(40ms)",
+            items=3,
             every=0.003,
             rate=80.0,
             pauses=5.0,
@@ -300,7 +300,7 @@ def show(scenario: Scenario, found: list[dict[str, Any]], turns: dict[str, Turn]
         table.add_column(heading, justify="left" if column == "policy" else "right")
     for row in found:
         table.add_row(*(str(row[column]) for column in columns))
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     for name, turn in turns.items():
         if turn.told:
