@@ -1,9 +1,9 @@
 """Runs requests at the upstream: the handlers of a sidecar's service.
 
 Each execution is one HTTP request. Cancelling it closes its connection, which is how an HTTP server learns that nobody
-waits any more; its slot is free when the server has shown that it is alive. The first item is sent when the head and the first
-part of the body are there; a body that is slow to begin holds its head back for ``HEAD_SECONDS``, so that an answer of
-a few bytes is one item.
+waits any more; its slot is free when the server has shown that it is alive. The first item is sent when the head and
+the first part of the body are there; a body that is slow to begin holds its head back for ``HEAD_SECONDS``, so that an
+answer of a few bytes is one item.
 
 An upstream that can't be reached, breaks, or answers 503 with ``Retry-After`` lets the other copy win; where there is
 none, that answer is the answer. Every other answer counts, whatever its status, unless ``let_other_win`` names it.
