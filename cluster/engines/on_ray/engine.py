@@ -243,7 +243,8 @@ class RayEngine:
         match event:
             case {"event": "open"}:
                 if self._options.address is not None and event["strategy"] != "STRICT_SPREAD":
-                    note(f"the Ray cluster has {event['nodes']} nodes: some replicas share one")
+                    nodes = "one node" if event["nodes"] == 1 else f"{event['nodes']} nodes"
+                    note(f"the Ray cluster has {nodes} with room: some replicas share one")
                 self._opened.set()
             case {"event": "refused"}:
                 self._refused = event["story"]

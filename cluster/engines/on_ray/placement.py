@@ -44,11 +44,11 @@ class Placement:
         if self._nodes_with_room() >= self._replicas and self._try("STRICT_SPREAD", STRICT_SECONDS):
             return
         if not self._try("SPREAD", STRICT_SECONDS, keep=True):
-            note(f"waiting for room in the Ray cluster: {self._wanted()}, free are {self._free():g} CPUs")
+            note(f"waiting for room in the Ray cluster for {self._wanted()}; free are {self._free()}")
             if not self._group.wait(READY_SECONDS):
                 raise RayUnavailable(
-                    f"the Ray cluster has no room after {READY_SECONDS:g} s: {self._wanted()}, free are "
-                    f"{self._free():g} CPUs on {len(self._alive())} nodes; add nodes, or lower --replica-cpus"
+                    f"the Ray cluster has no room after {READY_SECONDS:g} s for {self._wanted()}; free are "
+                    f"{self._free()}: add nodes, or lower --replica-cpus"
                 )
 
     def place(self, index: int | None) -> Any:
@@ -103,8 +103,8 @@ class Placement:
     def _nodes_with_room(self) -> int:
         return sum(node["Resources"].get("CPU", 0.0) >= self._cpus for node in self._alive())
 
-    def _free(self) -> float:
-        return float(self._ray.available_resources().get("CPU", 0.0))
+    def _free(self) -> str:
+        return f"{self._ray.available_resources().get('CPU', 0.0):g} CPUs"
 
     def _wanted(self) -> str:
-        return f"{self._replicas} replicas of {self._cpus:g} CPU each"
+        return f"{self._replicas} replicas of {self._cpus:g} CPUs each"

@@ -60,8 +60,8 @@ def opened(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
 
 @contextmanager
 def _joined(address: str) -> Iterator[Any]:
-    ray = load_ray(address)
     _knock(address)
+    ray = load_ray(address)
     stopping = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", _skip_env_hook=True)
