@@ -23,16 +23,18 @@ from typing import Any
 from tiedreq._bridge import HEDGED, TIED, Bridge, setting, unless_given
 from tiedreq._errands import Call, Errand, Task
 from tiedreq._loopthread import STOP_SECONDS, Inbox, Once, Session, logger
-from tiedreq.core.errors import BadOption
+from tiedreq._streams import Carried
+from tiedreq.core.errors import BadOption, TiedreqError, UsageError
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
 from tiedreq.discovery.find import Replicas
 from tiedreq.net.arguments import Accept, check_handler
 from tiedreq.net.connecting import OBSERVE_DEFAULT
+from tiedreq.net.stream import Stream as TrioStream
 from tiedreq.observe.options import Observe
 from tiedreq.reply import Reply
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "Stream", "connect"]
 
 
 class Client(Bridge):
@@ -114,6 +116,18 @@ class Client(Bridge):
         reply: Reply = await self._made(method, args, options, want_reply=True)
         return reply
 
+    def stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """A stream of items: ``async with client.stream(…) as stream: async for item in stream``; as on Trio."""
+        return Stream(self, method, args, options)
+
+    def tied_stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """As ``stream``, with ``Tied()`` unless ``policy=`` says otherwise."""
+        return Stream(self, method, args, unless_given(options, TIED))
+
+    def hedged_stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """As ``stream``, with ``Hedged()`` unless ``policy=`` says otherwise."""
+        return Stream(self, method, args, unless_given(options, HEDGED))
+
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``await bound(args=None, **options)`` that calls the method named like ``handler``."""
         name = check_handler(handler)
@@ -180,6 +194,59 @@ class Client(Bridge):
             session.cancel(errand)
             raise
         return errand.result()
+
+
+class Stream(Carried):
+    """A stream of items in asyncio: see ``tiedreq.Stream``. A step that is cancelled loses no item."""
+
+    def __init__(self, client: Client, method: str, args: Any, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._client = client
+        self._call = (method, args, options)
+
+    async def __aenter__(self) -> Stream:
+        if self._stream is not None:
+            raise UsageError("stream: it was begun before; each has one block")
+        method, args, options = self._call
+        stream = await self._client._do("stream", method, args, **self._client._within(options))
+        try:
+            await self._client._do(stream.__aenter__)
+        except BaseException:
+            self._close(stream)  # it may have begun all the same
+            raise
+        self._stream = stream
+        return self
+
+    def _close(self, stream: TrioStream) -> asyncio.Future[None] | None:
+        """Have it closed, whoever is cancelled meanwhile; what to wait for."""
+        session = self._client._session
+        if session is None or not session.up:
+            return None
+        future, wake = _waiting()
+        with suppress(TiedreqError):  # the client is closed, and its streams with it
+            session.begin(Task(session, stream.close, (), {}, wake))
+            return future
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+        closed = self._close(self._story())
+        if closed is not None:
+            await closed
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Any:
+        there, item = self.take()
+        while not there:
+            if self._over:
+                raise StopAsyncIteration
+            await self._client._do(self.fetch)
+            there, item = self.take()
+        return item
 
 
 _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox] = weakref.WeakKeyDictionary()

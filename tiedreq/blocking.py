@@ -12,12 +12,15 @@ from __future__ import annotations
 import ssl
 from _thread import LockType, allocate_lock
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from tiedreq._bridge import HEDGED, TIED, Bridge, setting, unless_given
 from tiedreq._errands import Call, Errand, Task
 from tiedreq._loopthread import STOP_SECONDS, Session, logger
+from tiedreq._streams import Carried
+from tiedreq.core.errors import TiedreqError, UsageError
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Policy
 from tiedreq.discovery.find import Replicas
@@ -26,7 +29,7 @@ from tiedreq.net.connecting import OBSERVE_DEFAULT
 from tiedreq.observe.options import Observe
 from tiedreq.reply import Reply
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "Stream", "connect"]
 
 
 class Client(Bridge):
@@ -102,6 +105,18 @@ class Client(Bridge):
         reply: Reply = self._made(method, args, options, want_reply=True)
         return reply
 
+    def stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """A stream of items: ``with client.stream(…) as stream: for item in stream``; as on Trio."""
+        return Stream(self, method, args, options)
+
+    def tied_stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """As ``stream``, with ``Tied()`` unless ``policy=`` says otherwise."""
+        return Stream(self, method, args, unless_given(options, TIED))
+
+    def hedged_stream(self, method: str, args: Any = None, **options: Any) -> Stream:
+        """As ``stream``, with ``Hedged()`` unless ``policy=`` says otherwise."""
+        return Stream(self, method, args, unless_given(options, HEDGED))
+
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``bound(args=None, **options)`` that calls the method named like ``handler``."""
         name = check_handler(handler)
@@ -157,6 +172,49 @@ class Client(Bridge):
             session.cancel(errand)
             raise
         return errand.result()
+
+
+class Stream(Carried):
+    """A stream of items for threads: see ``tiedreq.Stream``. One thread at a time may iterate."""
+
+    def __init__(self, client: Client, method: str, args: Any, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._client = client
+        self._call = (method, args, options)
+
+    def __enter__(self) -> Stream:
+        if self._stream is not None:
+            raise UsageError("stream: it was begun before; each has one block")
+        method, args, options = self._call
+        stream = self._client._do("stream", method, args, **self._client._within(options))
+        try:
+            self._client._do(stream.__aenter__)
+        except BaseException:
+            with suppress(TiedreqError):  # it may have begun all the same
+                self._client._do(stream.close)
+            raise
+        self._stream = stream
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+        session = self._client._session
+        if session is not None and session.up:
+            self._client._do(self._story().close)
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        there, item = self.take()
+        while not there:
+            if self._over:
+                raise StopIteration
+            self._client._do(self.fetch)
+            there, item = self.take()
+        return item
 
 
 def connect(

@@ -246,6 +246,15 @@ class Stream:
             await trio.lowlevel.checkpoint()  # the scheduler learns only here that the scope's time is over
         return None if outcome is None else call.failure()
 
+    @property
+    def waiting(self) -> int:
+        """Items that have come and were not handed out yet."""
+        return 0 if self._open is None else len(self._open.ready)
+
+    def close(self) -> None:
+        """End the stream now, as the end of its block does."""
+        self._close()
+
     # ---- the story --------------------------------------------------------------------------------------------
 
     def _story(self) -> OpenStream:
