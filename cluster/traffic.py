@@ -79,6 +79,7 @@ class Traffic:
         self.races_wanted = trio.Event()
         self._random = Random(f"{spec.seed}/traffic")
         self._latencies = Histogram()
+        self._behind = 0.0
         self._sent = 0
         self._answered = 0
         self._executed = 0
@@ -117,6 +118,7 @@ class Traffic:
             last = self._intended = min(intended, end)
             if intended < end:
                 self._sent += 1
+                self._behind = max(0.0, trio.current_time() - intended)
                 nursery.start_soon(self._call, intended, *self._next_call())
 
     def _next_call(self) -> tuple[str, Any]:
@@ -150,7 +152,10 @@ class Traffic:
         self._errors[kind] += 1
 
     def report(self) -> dict[str, Any]:
-        """How it stands: counts, rates per second, percentiles in milliseconds."""
+        """How it stands: counts, rates per second, percentiles in milliseconds.
+
+        ``behind_ms``: by how much the last call was sent too late, for want of processor time here.
+        """
         until = max(self._ended, self._intended)
         seconds = until - self._began
         span = self._intended - self._began
@@ -164,6 +169,7 @@ class Traffic:
             "errors": sum(self._errors.values()),
             "error_kinds": dict(self._errors),
             "unfinished": self._sent - self._latencies.count,
+            "behind_ms": round(1000 * self._behind, 3),
             "offered_rate": round(self._sent / span, 3) if span > 0 else 0.0,
             "achieved_rate": round(self._answered / seconds, 3) if seconds > 0 else 0.0,
             **{name: _milliseconds(self._latencies.percentile(percent)) for name, percent in percentiles.items()},

@@ -146,6 +146,7 @@ class Feed:
             "errors": progress.get("errors"),
             "error_kinds": progress.get("error_kinds"),
             "unfinished": progress.get("unfinished"),
+            "behind_ms": progress.get("behind_ms"),
         }
 
     def _take_races(self) -> None:

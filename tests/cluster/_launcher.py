@@ -20,7 +20,8 @@ from typing import IO, Any
 import psutil
 
 READY = re.compile(r"^ready (\d+) replicas(?:, dashboard (http://\S+))? state (\S+)$")
-PATIENCE = 30.0
+PATIENCE = 60.0
+"""Seconds: where many things run at once, a launcher and its replicas take half a minute to start."""
 
 APP = """
     import trio, tiedreq

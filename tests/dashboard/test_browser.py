@@ -97,6 +97,7 @@ def test_charts_races_and_controls(up: Callable[..., Up], page: Page, tmp_path: 
     assert page.run("location.hash") == "", "the token is taken out of the address"
     page.wait("document.querySelectorAll('.card').length === 3 && !document.getElementById('panel').disabled")
     assert page.run("document.querySelector('#chart-latency').parentElement.querySelector('.empty').hidden") is False
+    assert page.run("document.getElementById('show-locked').hidden") is True, "with the token nothing is locked"
     assert "No races yet" in page.run("document.getElementById('race-caption').textContent")
     picture(page, tmp_path, "no-samples")
 
@@ -161,6 +162,11 @@ def test_read_only_until_the_token_is_there(up: Callable[..., Up], page: Page) -
     page.wait("document.getElementById('link').textContent === 'live' && !document.getElementById('locked').hidden")
     assert page.run("document.getElementById('panel').disabled") is True
     assert page.run("[...document.querySelectorAll('.actions button, #steps button')].every((one) => one.disabled)")
+    assert page.run("document.getElementById('show-locked').hidden") is False, "where the buttons are it says why"
+    why = page.run("document.getElementById('locked-why').textContent")
+    command = why[why.index("“") + 1 : why.index("”")]
+    told = subprocess.run(command, shell=True, cwd=launcher.cwd, capture_output=True, text=True, check=True).stdout
+    assert json.loads((launcher.state / "control.json").read_text())["token"] in told, "the hint works as it stands"
     page.press("Tab", 9)
     assert page.run("document.activeElement.className") == "skip"
 

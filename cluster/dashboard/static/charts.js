@@ -3,7 +3,7 @@
 /* global uPlot */
 import { color, ms, number, seriesColor } from "./format.js";
 
-const HEIGHT = 190;
+const HEIGHT = 210;
 const POINTS_MAX = 300;
 const all = [];
 
@@ -44,15 +44,16 @@ class Chart {
     this.key = key;
     if (this.plot) this.plot.destroy();
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const named = (label) => (label ? { label, labelSize: 16, labelGap: 0, labelFont: "11px system-ui" } : {});
     const { log, x = {}, y = {}, value = (v) => number(v, 2) } = this.options;
     const options = {
       width: Math.max(200, this.place.clientWidth),
       height: HEIGHT,
       padding: [8, 10, 0, 0],
-      scales: { x: { time: false, ...(x.range ? { range: x.range } : {}) }, y: log ? { distr: 3 } : { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      scales: { x: { time: false, ...(x.range ? { range: x.range } : {}) }, y: log ? { distr: 3, range: (_, low, high) => (low > 0 ? uPlot.rangeLog(low, high, 10, false) : [1, 1000]) } : { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
-        { ...axis, size: 26, ...(x.values ? { values: x.values } : {}), ...(x.splits ? { splits: x.splits } : {}) },
-        { ...axis, size: 46, ...(y.whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : y.text ? y.text(tick) : number(tick, 2))) },
+        { ...axis, size: 26, ...named(x.title), ...(x.values ? { values: x.values } : {}), ...(x.splits ? { splits: x.splits } : {}) },
+        { ...axis, size: 46, ...named(y.title), ...(y.whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : y.text ? y.text(tick) : number(tick, 2))) },
       ],
       series: [
         { label: x.label || "s", value: (_, v) => (v === null || v === undefined ? "–" : x.text ? x.text(v) : number(v, 0)) },
@@ -72,10 +73,19 @@ class Chart {
 
 const history = [];
 let latest = 0;
-const ago = { range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - 10), high ?? 0], values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : `${Math.round(tick - latest)} s`)), label: "time", text: (v) => `${Math.round(v - latest)} s` };
-const shares = { text: (v) => `${number(v, 1)}` };
-const plain = { text: (v) => number(v, v < 1 ? 2 : 0) };
-const copies = { text: (v) => number(v), whole: true };
+const STEPS = [1, 2, 5, 10, 20, 30, 60, 120];
+const ago = {
+  splits: (_, __, low) => {
+    const step = STEPS.find((size) => (latest - low) / size <= 6) || 300;
+    return Array.from({ length: Math.floor((latest - low) / step) + 1 }, (_, index) => latest - index * step).reverse();
+  },
+  range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - 10), high ?? 0],
+  values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : `${Math.round(latest - tick)}`)),
+  title: "seconds ago", label: "at", text: (v) => (v >= latest ? "now" : `${Math.round(latest - v)} s ago`),
+};
+const shares = { text: (v) => `${number(v, 1)}`, title: "%" };
+const plain = { text: (v) => number(v, v < 1 ? 2 : 0), title: "ms" };
+const copies = { text: (v) => number(v), whole: true, title: "copies" };
 const tail = (p) => -Math.log10(1 - Math.min(p, 99.95) / 100);
 const untail = (v) => 100 * (1 - 10 ** -v);
 const MARKS = [0, 50, 90, 99, 99.9];
@@ -88,7 +98,7 @@ export function makeCharts() {
     curve: new Chart("chart-curve", {
       log: true, y: plain, value: ms, empty: "no calls in the last seconds",
       rest: (xs) => xs.indexOf(tail(99)),
-      x: { splits: () => MARKS.map(tail), values: () => MARKS.map((p) => `${p}`), label: "percentile", text: (v) => number(untail(v), 1), range: () => [0, tail(100)] },
+      x: { splits: () => MARKS.map(tail), values: () => MARKS.map((p) => `${p}`), title: "percentile of calls", label: "percentile", text: (v) => number(untail(v), 1), range: () => [0, tail(100)] },
     }),
     queue: new Chart("chart-queue", { x: ago, y: copies, value: (v) => number(v) }),
     running: new Chart("chart-running", { x: ago, y: copies, value: (v) => number(v) }),

@@ -64,6 +64,7 @@ export class Controls {
   lock() {
     const note = document.getElementById("locked");
     note.hidden = this.unlocked || !this.ready;
+    document.getElementById("show-locked").hidden = note.hidden;
     document.getElementById("unlock").hidden = this.remote;
     setText(document.getElementById("locked-why"), this.remote
       ? "Read-only: from another host this dashboard may only be looked at."

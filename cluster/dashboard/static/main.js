@@ -6,7 +6,7 @@ import { at, element, ms, NOTHING, number, percent, setText } from "./format.js"
 import { Races } from "./race.js";
 import { Cards } from "./replicas.js";
 
-const EVERY = 1000, PATIENCE = 8000, KEPT_MAX = 3;
+const EVERY = 1000, PATIENCE = 8000, KEPT_MAX = 3, LATE_MS = 100;
 const controls = new Controls();
 const cards = new Cards(controls);
 const races = new Races();
@@ -38,8 +38,9 @@ function tiles(now) {
   const queue = now.replicas.reduce((sum, replica) => sum + (replica.queue || 0), 0);
   const wasted = now.methods.map((method) => method.wasted_share).filter((share) => share !== null);
   const policy = !traffic ? NOTHING : traffic.over ? "over" : traffic.running ? traffic.policy : "no load";
+  const late = traffic && traffic.running && traffic.behind_ms > LATE_MS;
   return [
-    ["policy", policy, traffic && traffic.running ? `${number(traffic.rate, 1)} calls/s asked for` : ""],
+    ["policy", policy, late ? `calls leave ${ms(traffic.behind_ms)} late: this machine is too busy` : traffic && traffic.running ? `${number(traffic.rate, 1)} calls/s asked for` : ""],
     ["latency p50", ms(at(curve, 50)), busiest ? busiest.name : ""],
     ["latency p99", ms(at(curve, 99)), ""],
     ["latency p99.9", ms(at(curve, 99.9)), ""],
