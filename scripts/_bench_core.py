@@ -104,9 +104,13 @@ class Executions:
 
 
 class Drops:
-    """Copies that are dropped, at random, from a queue of a given length."""
+    """Copies that are dropped from a queue of a given length: at random, or the oldest first.
 
-    def __init__(self, length: int, seed: int) -> None:
+    The partners of what waits in a queue stand in queues in much the same order, so starts come much in that order too.
+    """
+
+    def __init__(self, length: int, seed: int, *, oldest: bool) -> None:
+        self._oldest = oldest
         self._rng = Random(seed)
         self._core = replica(slots=1, queue=length + 10)
         self._core.step(e.SubmitReceived(CALLER, submit(0, tied=False)), 0.0)
@@ -126,7 +130,8 @@ class Drops:
     def __call__(self) -> float:
         took, dropped = 0.0, 0
         while dropped < REPEATS:
-            taken = self._rng.sample(self._waiting, min(self._length, REPEATS))
+            count = min(self._length, REPEATS)
+            taken = self._waiting[:count] if self._oldest else self._rng.sample(self._waiting, count)
             gone = set(taken)
             self._waiting = [copy for copy in self._waiting if copy not in gone]
             events = [e.PeerStarted(PEER, copy._replace(rank=1), 10.0) for copy in taken]
@@ -206,8 +211,11 @@ class Codec:
 
 def subjects(options: argparse.Namespace) -> dict[str, tuple[str, Measured, str | None]]:
     """Everything that is measured: unit, how, and what it is compared with."""
-    shortest = f"drop from a queue of {options.lengths[0]:,}"
-    drops = {f"drop from a queue of {n:,}": (DROP, partial(Drops, n, options.seed), shortest) for n in options.lengths}
+    drops: dict[str, tuple[str, Callable[[], Measured], str | None]] = {}
+    for name, oldest in (("drop from a queue", False), ("drop the oldest of a queue", True)):
+        for n in options.lengths:
+            make = partial(Drops, n, options.seed, oldest=oldest)
+            drops[f"{name} of {n:,}"] = (DROP, make, f"{name} of {options.lengths[0]:,}")
     made: dict[str, tuple[str, Callable[[], Measured], str | None]] = {
         "replica, untied copies": (STEP, partial(Executions, tied=False), None),
         "replica, tied copies": (STEP, partial(Executions, tied=True), "replica, untied copies"),
