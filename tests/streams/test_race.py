@@ -98,7 +98,14 @@ async def test_errors_of_all_copies(autojump_clock: MockClock) -> None:
 # ---- the losers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [KEEPS_BOTH, AT_ONCE, HEDGED], ids=["tied", "yielding", "hedged"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(KEEPS_BOTH, id="tied"),
+        pytest.param(AT_ONCE, id="yielding", marks=pytest.mark.soak),
+        pytest.param(HEDGED, id="hedged", marks=pytest.mark.soak),
+    ],
+)
 async def test_a_thousand_items_at_a_millisecond(autojump_clock: MockClock, policy: tiedreq.Policy) -> None:
     """B06: cancelling the losers leaves the winner alone, to its last item, and in order."""
     plays = Plays()

@@ -17,7 +17,7 @@ METHODS = (
     HeldMethod(MethodInfo("once", False, True, 3_600.0, True), None),
     HeldMethod(MethodInfo("work", True, True, 3_600.0), None),
 )
-QUICK = 6
+QUICK = 2
 
 
 def drawn(seed: int) -> SimOptions:
@@ -33,7 +33,7 @@ def told(result: RunResult) -> str:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(QUICK), *(pytest.param(n, marks=pytest.mark.soak) for n in range(QUICK, 40 * QUICK))]
+    "seed", [*range(QUICK), *(pytest.param(n, marks=pytest.mark.soak) for n in range(QUICK, 120 * QUICK))]
 )
 def test_no_seed_breaks_a_stream(seed: int) -> None:
     result = run(drawn(seed))
@@ -42,9 +42,5 @@ def test_no_seed_breaks_a_stream(seed: int) -> None:
 
 def test_what_the_runs_are_made_of() -> None:
     """Streams were sent and taken, copies of a tie met after their first item, and faults struck in between."""
-    found: dict[str, float] = {}
-    for seed in (4, 6):
-        result = run(drawn(seed))
-        for name, count in result.counters.items():
-            found[name] = found.get(name, 0) + count
-    assert found["items"] > 200 and found["double_starts"] > 5
+    found = run(drawn(6)).counters
+    assert found["items"] > 100 and found["double_starts"] > 5
