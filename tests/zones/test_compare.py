@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.compare import live
 from cluster.compare.cell import Cell
 from cluster.compare.live import zones_of
 from cluster.compare.options import read_options
@@ -84,3 +85,15 @@ def test_knowing_zones_is_better_than_not() -> None:
     knowing, blind = (run_cell(cell(**shape, zone_blind=blind), 1).latency for blind in (False, True))
     near, far = knowing.percentile(90.0), blind.percentile(90.0)
     assert near is not None and far is not None and near < 0.060 and far > 0.120
+
+
+@pytest.mark.system
+def test_live_replicas_are_as_far_apart_as_their_zones_and_calls_stay_near() -> None:
+    far = parse_latency("a-b=100ms")
+    shape = {"replicas": 2, "zones": ("a", "b"), "callers": 2, "mesh_latency": far, "client_latency": far}
+    run = {"world": "live", "policy": "plain", "picker": "adaptive", "rate": 20.0, "duration": 2.0, "warmup": 1.0}
+    tally = live.run_cell(cell(**shape, **run), 1)
+    assert tally.calls > 0 and tally.answered == tally.calls
+    assert tally.notice_seconds / tally.notice_samples > 0.095
+    median = tally.latency.percentile(50.0)
+    assert median is not None and median < 0.150, "over the way it would be 200 ms and the work"
