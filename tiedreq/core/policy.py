@@ -134,7 +134,8 @@ class Tied:
 
     ``stagger`` is how long copy k is held back behind copies 0 … k-1, in seconds, so that they don't start at once;
     ``"auto"`` computes it from measured latencies, and with a backup's budget it is at least as long as all but that
-    share of first copies wait in their queues, so that few calls can start twice. ``yield_`` makes the copy of higher
+    share of first copies wait in their queues, and until a wait is likely to outlast the news of a start, so that few
+    calls can start twice. ``yield_`` makes the copy of higher
     rank stop when two have started. ``backup`` guards a started copy against a replica that stops. With ``exclusive`` a
     copy of higher rank asks the replica of copy 0 before it starts: two copies never start as long as that replica
     lives, at the price of a round trip between the two and of a refusal when it is lost.
