@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -147,3 +148,15 @@ def test_a_cluster_that_grows_and_shrinks_under_traffic(up: Callable[..., Up], t
     assert launcher.stop() == 0
     summary = launcher.event("summary")
     assert summary["errors"] == 0 and summary["calls"] > 30
+
+
+def test_what_a_replica_of_a_mesh_holds_is_measured(tmp_path: Path) -> None:
+    root, file = Path(__file__).resolve().parent.parent.parent, tmp_path / "rows.json"
+    words = [sys.executable, "scripts/_bench_mesh.py", *"--replicas 3 --seconds 1 --rate 20 --json".split(), str(file)]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row["value"] for row in json.loads(file.read_text())["rows"]}
+    assert rows["all links: links"] == 2 and 0 <= rows["links on use: links"] <= 2
+    for mesh in ("all links", "links on use"):
+        assert rows[f"{mesh}: failed"] == 0 < rows[f"{mesh}: calls"]
+        assert 5 < rows[f"{mesh}: memory of its own"] < 200 and 5 < rows[f"{mesh}: descriptors"] < 50
