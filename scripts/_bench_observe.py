@@ -3,16 +3,18 @@
 Three clusters in one process, each with its client, over real sockets: one is observed as it is by default (rings,
 counts, histograms, the lag of the loop), two are not at all. They take turns, in changing order, so that what disturbs
 the machine disturbs all. The time is that of the whole process: client and replicas. Handlers do nothing, so a call is
-as cheap as it gets and the share is as high as it gets. How far the ratio of the second cluster that is not observed is
-from 1 tells how much of the first one's is noise.
+as cheap as it gets and the share is as high as it gets, unless ``--work`` lets each compute for a while. How far the
+ratio of the second cluster that is not observed is from 1 tells how much of the first one's is noise.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import logging
 import sys
 import time
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -23,6 +25,7 @@ from _bench import Row, parser, row, show, whole, write
 
 import tiedreq
 from tiedreq.observe.options import Observe
+from tiedreq.units import parse_duration
 
 ROUNDS_DEFAULT, CALLS_DEFAULT, FLIGHT_DEFAULT = 150, 100, 32
 PAYLOAD = bytes(128)
@@ -30,24 +33,31 @@ UNIT = "µs per call"
 OBSERVED, NOT_OBSERVED, CONTROL = "observed", "not observed", "not observed either"
 
 
-def make_service() -> tiedreq.Service:
-    service = tiedreq.Service("bench")
+def make_service(work: float = 0.0) -> tiedreq.Service:
+    """``echo`` computes for ``work`` seconds of processor time: so much work, found out once, not so long."""
+    service, data = tiedreq.Service("bench"), bytes(1_000_000)
+    began = time.process_time()
+    for _ in range(20):
+        zlib.crc32(data)
+    size = int(len(data) * 20 * work / (time.process_time() - began)) if work else 0
 
     @service.method(idempotent=True)
     async def echo(ctx: tiedreq.Context, args: Any) -> Any:
+        for left in range(size, 0, -len(data)):
+            zlib.crc32(data[:left] if left < len(data) else data)
         return args
 
     return service
 
 
 @asynccontextmanager
-async def cluster(observe: Observe | None) -> AsyncIterator[tiedreq.Client]:
+async def cluster(observe: Observe | None, service: tiedreq.Service) -> AsyncIterator[tiedreq.Client]:
     """Two replicas and a client of theirs."""
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(trio.open_nursery())
         handles: list[tiedreq.ReplicaHandle] = []
         for name in ("a", "b"):
-            handles.append(await nursery.start(partial(tiedreq.serve, make_service(), name=name, observe=observe)))
+            handles.append(await nursery.start(partial(tiedreq.serve, service, name=name, observe=observe)))
         peers = {handle.name: handle.url for handle in handles}
         for handle in handles:
             handle.set_peers(peers)
@@ -72,10 +82,15 @@ async def turn(client: tiedreq.Client, policy: tiedreq.Policy, calls: int, fligh
     return (time.process_time() - began) / calls * 1e6
 
 
-async def measure(rounds: int, calls: int, flight: int) -> list[Row]:
+async def measure(rounds: int, calls: int, flight: int, work: float) -> list[Row]:
+    service = make_service(work)
     policies: dict[str, tiedreq.Policy] = {"plain": tiedreq.Plain(), "tied, sent at once": tiedreq.Tied(stagger=0.0)}
     values: dict[tuple[str, str], list[float]] = {}
-    async with cluster(None) as unobserved, cluster(Observe()) as observed, cluster(None) as control:
+    async with (
+        cluster(None, service) as unobserved,
+        cluster(Observe(), service) as observed,
+        cluster(None, service) as control,
+    ):
         clients = [(NOT_OBSERVED, unobserved), (OBSERVED, observed), (CONTROL, control)]
         gc.freeze()
         for round_ in range(rounds + 1):
@@ -93,14 +108,23 @@ async def measure(rounds: int, calls: int, flight: int) -> list[Row]:
     return rows
 
 
+def duration(text: str) -> float:
+    """An option: a duration with its unit."""
+    try:
+        return parse_duration(text)
+    except tiedreq.BadOption as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def main() -> int:
     options = parser("bench_observe", "Measure what observation costs: processor time per call with it and without.")
     options.add_argument("--rounds", type=whole, default=ROUNDS_DEFAULT, metavar="N", help="turns (%(default)s)")
     options.add_argument("--calls", type=whole, default=CALLS_DEFAULT, metavar="N", help="in a turn (%(default)s)")
     options.add_argument("--in-flight", type=whole, default=FLIGHT_DEFAULT, metavar="N", help="(%(default)s)")
+    options.add_argument("--work", type=duration, default=0.0, metavar="D", help="computed by each execution (none)")
     chosen = options.parse_args()
     logging.disable(logging.WARNING)
-    rows = trio.run(measure, chosen.rounds, chosen.calls, chosen.in_flight)
+    rows = trio.run(measure, chosen.rounds, chosen.calls, chosen.in_flight, chosen.work)
     show("Processor time of client and replicas; medians over rounds", rows)
     write(chosen.json, rows)
     return 0

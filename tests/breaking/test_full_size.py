@@ -14,6 +14,8 @@ from tests.breaking._load import Load
 Trouble = Callable[[Broken, Load, int], Awaitable[None]]
 CALLS_FULL = 50_000
 CALLS_LEAST = 300
+PATIENT_SECONDS = 60.0
+"""Within which each call is answered, also where other work takes the processors for a while."""
 PEACE_SECONDS = 5.0
 """Between two deaths: a replica that dies more than three times in ten seconds is given up."""
 
@@ -43,7 +45,7 @@ async def test_no_call_is_lost(start: Start, rate: float, minutes: float, troubl
     """50,000 calls where there is time for them; each has its one answer, and what ran is accounted for."""
     calls = max(CALLS_LEAST, min(CALLS_FULL, int(60 * rate * (minutes - 1))))
     cluster = start()
-    async with cluster.under_load(rate) as load:
+    async with cluster.under_load(rate, timeout=PATIENT_SECONDS) as load:
         await trouble(cluster, load, calls)
     verdict = cluster.verdict(load)
     print(f"{verdict.calls} calls, {sum(verdict.errors.values())} failed, {verdict.doubled} ran twice")
