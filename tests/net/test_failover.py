@@ -510,3 +510,21 @@ async def test_a_reply_tells_its_story(autojump_clock: MockClock, story: str) ->
         assert 0 <= winner.sent <= winner.started <= winner.ended <= reply.latency
         assert reply.service_time == pytest.approx(winner.ended - winner.started)
         assert reply.call_id.startswith(f"{client.nonce:016x}-")
+
+
+async def test_a_pair_of_which_one_drains(autojump_clock: MockClock) -> None:
+    """B19: the one that is left gets one copy, whatever the policy; nothing waits for the other."""
+    journal = Journal()
+    cluster = LocalCluster(bench_service(journal), replicas=2)
+    async with cluster as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.call, "work", 1.0)
+        nursery.start_soon(client.call, "work", 1.0)
+        await trio.sleep(0.1)
+        cluster.handles["r1"].drain()
+        await trio.sleep(0.1)
+        before = len(journal)
+        reply = await client.request("work", 0.01, policy=AT_ONCE)
+        assert reply.replica == "r0" and len(reply.attempts) == 1 and reply.latency < 0.05
+        policy = Hedged(Backup(after=0.002, since="send"))
+        assert await client.hedged_call("work", 0.01, policy=policy) == "r0"
+        assert len(journal) == before + 2 and client.stats()["backups_without_target"] == 1
