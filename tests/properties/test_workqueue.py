@@ -39,7 +39,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue: WorkQueue[str] = WorkQueue(LIMITS)
         self.waiting: list[tuple[str, CopyId]] = []
         self.running: list[tuple[str, int]] = []
-        self.front: set[CopyId] = set()
         self.number = 0
 
     def _new(self, client: int) -> CopyId:
@@ -57,7 +56,6 @@ class QueueMachine(RuleBasedStateMachine):
         copy = self._new(client)
         self.queue.push_front(method, copy, str(copy))
         self.waiting.insert(0, (method, copy))
-        self.front.add(copy)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -68,19 +66,28 @@ class QueueMachine(RuleBasedStateMachine):
     def _may_run(self, method: str) -> bool:
         return method not in LIMITS or [name for name, _ in self.running].count(method) < LIMITS[method]
 
+    def _has_share(self, client: int, slots: int, name: str) -> bool:
+        """Of all slots, or of those of the method of that name."""
+        counts = Counter(one for method, one in self.running if name in ("", method))
+        clients = {copy.client for method, copy in self.waiting if name in ("", method)} | set(counts)
+        return counts[client] >= max(1, slots // len(clients))
+
     @rule(fairly=st.booleans(), slots=st.integers(1, 6))
     def take(self, fairly: bool, slots: int) -> None:
-        counts = Counter(client for _, client in self.running)
-        taken = self.queue.take(counts, slots) if fairly else self.queue.take()
+        running = self.queue.running(slots)
+        for method, client in self.running:
+            running.add(method, client)
+        taken = self.queue.take(running if fairly else None)
         able = [(method, copy) for method, copy in self.waiting if self._may_run(method)]
         if not able:
             assert taken is None
             return
         chosen = able[0]
-        clients = {copy.client for _, copy in self.waiting} | set(counts)
-        if fairly and len(clients) > 1 and self.queue_had_several:
-            share = max(1, slots // len(clients))
-            below = [one for one in able if one[1] in self.front or counts[one[1].client] < share]
+        if fairly and self.queue_had_several:
+            below = [one for one in able if not self._has_share(one[1].client, slots, "")]
+            below = [
+                one for one in below if not lane(one[0]) or not self._has_share(one[1].client, LIMITS[one[0]], one[0])
+            ]
             chosen = (below or able)[0]
         assert taken == str(chosen[1])
         self.waiting.remove(chosen)

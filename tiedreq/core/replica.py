@@ -13,7 +13,6 @@ Not for: choosing replicas, timing backups, or anything else that the caller dec
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -49,6 +48,7 @@ from tiedreq.core.events import (
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import MarkerKind
 from tiedreq.core.messages import Draining, Failed, Message, Next, Result, Started, Submit
+from tiedreq.core.shares import Running
 from tiedreq.core.streams import StreamRules
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState, Identity
 
@@ -355,9 +355,10 @@ class ReplicaCore(StreamRules):
         if not queue:
             self._check_drained()
             return
-        running = Counter(copy[0] for copy in self._executions) if queue.several else None
+        several = queue.several and len(self._executions) < self.slots
+        running = self._running_by_client() if several else None
         while len(self._executions) < self.slots:
-            held = queue.take(running, self.slots)
+            held = queue.take(running)
             if held is None:
                 break
             held.waiting = False
@@ -370,12 +371,18 @@ class ReplicaCore(StreamRules):
             else:
                 self._start(held, now)
                 if running is not None:
-                    running[held.id[0]] += 1
+                    running.add(held.submit.method, held.id[0])
         for head in queue.heads() if queue else ():
             if head.tied and not head.stoppable and not head.announced and not head.submit.exclusive:
                 head.announced = True
                 self._tell_partners(head, Next(head.id, self._remaining(head, now)))
         self._check_drained()
+
+    def _running_by_client(self) -> Running:
+        running = self._queue.running(self.slots)
+        for held in self._executions.values():
+            running.add(held.submit.method, held.id[0])
+        return running
 
     def _work_finished(self, event: WorkFinished, now: float) -> None:
         held = self._executions.pop(event.copy, None)

@@ -4,21 +4,20 @@ Every copy waits in one lane; all copies of methods without a limit of their own
 taking the oldest cost the same whatever the length (on average, where something is made anew now and then). The length
 is counted from the lanes themselves.
 
-While copies of several clients wait, a client that runs as many as its share of the slots lets others pass
-(``core.shares``). With one client that changes nothing.
+While copies of several clients wait, a client that runs as many as its share of the slots, or of a method's, lets
+others pass (``core.shares``). With one client that changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from tiedreq.core.shares import Shares
+from tiedreq.core.shares import Running, Shares
 from tiedreq.core.types import CopyId
 
 ItemT = TypeVar("ItemT")
-_NO_LIMIT = 1 << 40
 STALE_MIN = 64
 """So many places of removed items may be left in a lane, whatever its length."""
 
@@ -120,7 +119,7 @@ class WorkQueue(Generic[ItemT]):
         lane.order.append(copy)
 
     def push_front(self, method: str, copy: CopyId, item: ItemT) -> None:
-        """Put ``item`` before everything that waits, whosever share it is."""
+        """Put ``item`` before everything that waits; but a client that has its share lets others pass all the same."""
         self._first -= 1
         self._places[copy] = self._first
         if self._shares is not None or copy[0] != self._client:
@@ -165,11 +164,14 @@ class WorkQueue(Generic[ItemT]):
     def _open(self, name: str) -> bool:
         return name not in self._limits or self._running[name] < self._limits[name]
 
-    def take(self, running: Mapping[int, int] | None = None, slots: int = 1) -> ItemT | None:
+    def running(self, slots: int) -> Running:
+        """For who calls ``take``, to count there what each client runs."""
+        return Running(slots, self._limits)
+
+    def take(self, running: Running | None = None) -> ItemT | None:
         """Take out the oldest item whose lane may run one more, and count it as running.
 
-        With ``running``, how many of the ``slots`` each client has, that of a client which has its share lets others
-        pass.
+        With ``running``, what each client runs, that of a client which has its share lets others pass.
         """
         if not self._limited and self._shares is None:
             if not self._shared.items:
@@ -180,7 +182,7 @@ class WorkQueue(Generic[ItemT]):
         heads = [(name, lane.first()) for name, lane in self._lanes.items() if lane.items and self._open(name)]
         chosen: tuple[str, CopyId] | None
         if self._shares is not None:
-            chosen = self._shares.choose(heads, running or {}, slots if running is not None else _NO_LIMIT)
+            chosen = self._shares.choose(heads, running)
         else:
             chosen = min(heads, key=lambda head: self._places[head[1]], default=None)
         if chosen is None:
