@@ -150,9 +150,10 @@ class TestOrder:
 class TestBounds:
     def test_messages(self) -> None:
         box = outbox(messages_max=3)
-        assert [box.put(cancel(number)) for number in range(4)] == [True, True, True, False]
-        frames(box)
-        assert box.put(cancel(4))
+        assert [box.put(reply(number, 10)) for number in range(4)] == [True, True, True, False]
+        assert [box.put(cancel(number)) for number in range(4)] == [True, True, True, False], "owed, within a bound"
+        assert len(arriving(frames(box))) == 6
+        assert box.put(reply(4, 10))
 
     def test_bytes(self) -> None:
         box = outbox(bytes_max=100_000)

@@ -309,6 +309,8 @@ class CopyBook:
             if held.id in self._executions:
                 self._out.append(StopWork(held.id, cause))
         self.stats.count_ending(state, cause)
+        if held.stream is not None:
+            self.stats.items_wasted += held.stream.items
         if cause != Cause.CALLER_LOST:
             load = self._load(held.link, now)
             self._send_caller(held.link, Ended(held.id, state, cause, retry_after, service_time, load))

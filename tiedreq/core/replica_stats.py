@@ -17,7 +17,8 @@ class ReplicaStats:
     peers; ``late_notices`` of them met a copy that had started; ``notices_unsent`` had no link; ``stale_notices``
     came over an old link or from a replica that is not the partner. ``double_starts`` are counted where they are
     decided: at the copy of higher rank. Seconds are summed over executions; ``wasted_seconds`` is the part whose
-    result was not used. ``items`` of streams were sent; ``items_wasted`` were produced for a copy that had ended.
+    result was not used. ``items`` of streams were sent; ``items_wasted`` are those of copies that ended without an
+    answer, sent or (once the copy had ended) thrown away. As with seconds, a caller that leaves early counts too.
     """
 
     submitted: int = 0

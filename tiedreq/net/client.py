@@ -254,7 +254,8 @@ class Client(Preparing):
         """The user has taken an item."""
         self._step(call, event, trio.current_time())
 
-    def _item(self, link: Link, call: OpenCall, item: Item, now: float) -> None:
+    def _item(self, link: Link, call: OpenCall, item: Item, now: float) -> bool:
+        """Take an item; False for a breach, which ends its link: nothing that came after it counts."""
         try:
             if not isinstance(call, OpenStream):
                 raise RemoteViolation(f"item: the answer to {item.copy} is no stream")
@@ -265,6 +266,8 @@ class Client(Preparing):
                 self._step(call, CallerCancelled(), now)
         except RemoteViolation as violation:
             link.drop("protocol", str(violation))
+            return False
+        return True
 
     def bind(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """A callable ``bound(args=None, **options)`` that calls the method named like ``handler``."""
@@ -463,7 +466,8 @@ class Client(Preparing):
                 if call is None or copy.client != nonce:
                     continue
                 if kind is Item:
-                    self._item(link, call, message, now)  # type: ignore[arg-type]
+                    if not self._item(link, call, message, now):  # type: ignore[arg-type]
+                        break
                 else:
                     self._copy_news(call, link_id, message, now)  # type: ignore[arg-type]
             elif isinstance(message, Draining):

@@ -253,7 +253,10 @@ class Executor:
         async with aclosing(values):
             async for value in values:
                 item = self._answer(value, method)
-                if isinstance(item, Fault) or execution.stopped:
+                if isinstance(item, Fault):
+                    return item
+                if execution.stopped:
+                    self._feed(ItemProduced(copy, item.payload, False))  # counted, and thrown away
                     return item
                 room = self.until_room(copy, len(item.payload))
                 if room is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import trio
 
 from tiedreq.core.errors import BadOption
-from tiedreq.core.messages import Chunk, Goodbye, Item, Message, Next, Started, Submit
+from tiedreq.core.messages import Cancel, Chunk, Credit, Goodbye, Item, Message, Next, Started, Submit
 from tiedreq.core.types import CopyId
 from tiedreq.errors import TooLarge
 from tiedreq.net.bell import Bell
@@ -35,6 +35,9 @@ _LINK_MESSAGES_MAX = 64
 _UNDER_WAY_MAX = 4
 _CHUNK_HEADER_BYTES_MAX = 32
 _NOTICES = (Started, Next)
+_OWED = (Cancel, Credit)
+"""Taken though the lane of small messages is full: without a Credit its stream would stand still, without a Cancel its
+copy would go on. Each answers for a copy that has left, so that they are few; twice as many messages is the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,9 @@ class Outbox:
         if size > self._message_bytes_max:
             text = f"{type(message).__name__} of {size} bytes; the other side takes {self._message_bytes_max} at most"
             raise TooLarge(text, limit=self._message_bytes_max, field="message")
-        if not self._fits(size):
+        if not self._fits(size) and not (
+            type(message) in _OWED and self.small_messages < 2 * self._limits.messages_max
+        ):
             return False
         waiting = _Waiting(message, encoded)
         if size > self._wire_limits.chunk_bytes:

@@ -466,6 +466,8 @@ class ReplicaServer(LinkOwner):
             "late_notices": stats.late_notices,
             "busy_seconds": stats.busy_seconds,
             "wasted_seconds": stats.wasted_seconds,
+            "items": stats.items,
+            "items_wasted": stats.items_wasted,
             "messages": self._messages,
             "cpu_seconds": time.process_time(),
             "p50_ms": _quantile_ms(sojourns, 0.50),

@@ -78,11 +78,13 @@ class OpenStream(OpenCall):
         except RemoteViolation as error:
             text = f"item {message.number} can't be decoded: {error}"
             return ItemRefused(link, copy, "bad_payload", text, message.service_time)
-        try:
-            content = is_content(payload) if self.content is None else bool(self.content(value))
-        except Exception as error:
-            self.error = error
-            return None
+        content = True
+        if self.stream_core.winner is None:  # the rule is for the race, and is not asked after it
+            try:
+                content = is_content(payload) if self.content is None else bool(self.content(value))
+            except Exception as error:
+                self.error = error
+                return None
         self._kept.setdefault(copy, deque()).append((value, len(payload)))
         service_time, queue_wait = message.service_time, message.queue_wait
         if content and copy not in self.answers:

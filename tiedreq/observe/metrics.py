@@ -90,6 +90,8 @@ class ReplicaCollector(Collector):
             ("notices_unsent", "Notices that no link could take."),
             ("stale_notices", "Notices over an old link, or from a replica that is not the partner."),
             ("double_starts", "Two copies of one tie started, decided here."),
+            ("items", "Items of streams that were sent."),
+            ("items_wasted", "Items of copies that ended without an answer, sent or not."),
             ("markers_evicted", "Notices that were forgotten because too many waited for their copy."),
             ("messages", "Messages to peers and to and from callers."),
         ):

@@ -254,7 +254,7 @@ class ReplicaObserver:
         stats = self._server.core.stats
         names = (
             "submitted duplicate_submits started done failed notices late_notices notices_unsent stale_notices "
-            "double_starts busy_seconds wasted_seconds queue_wait_seconds"
+            "double_starts items items_wasted busy_seconds wasted_seconds queue_wait_seconds"
         )
         counters: dict[str, float] = {name: getattr(stats, name) for name in names.split()}
         counters["markers_evicted"] = self._server.core.markers_evicted
