@@ -172,3 +172,28 @@ async def test_a_source_that_fails_is_asked_anew(autojump_clock, caplog) -> None
             await until(lambda: states(client) == {url("b"): "up"})
             assert source.asked == 3
     assert caplog.text.count("not today") and caplog.text.count("not any more")
+
+
+async def test_a_replica_that_is_away_when_it_leaves_is_kept_while_no_member_answers(autojump_clock) -> None:
+    """A set of addresses at which nobody answers takes nothing away, whenever it comes."""
+    async with place("a") as found, found.client() as client:
+        found.network.partition(["a"], ["client"])
+        await until(lambda: states(client)[url("a")] == "down", patience=5)
+        found.board.put(Members.named([("x", url("nowhere"))]))
+        await trio.sleep(0.5)
+        found.network.heal()
+        assert await client.call("once", timeout=10) == "a"
+        await found.start("c", "c")
+        found.tell(["c"])
+        await until(lambda: states(client) == {url("c"): "up"}, patience=5)
+        assert await client.call("once", timeout=10) == "c"
+
+
+async def test_addresses_that_come_and_go_leave_nothing(autojump_clock) -> None:
+    async with place("a") as found, found.client() as client:
+        members = client.members.__self__
+        for number in range(20):
+            found.board.put(Members.named([("a", url("a")), ("x", url(f"x{number}"))]))
+            await trio.sleep(0.2)
+        sizes = {name: len(value) for name, value in vars(members).items() if isinstance(value, dict)}
+        assert max(sizes.values()) == 2, sizes

@@ -204,3 +204,18 @@ async def test_a_large_cluster_in_memory_does_not_wait_for_links_that_open_on_us
     async with LocalCluster(bench_service(), replicas=17) as client:
         assert trio.current_time() < 1
         assert await client.tied_call("work", 0.01) in {f"r{index}" for index in range(17)}
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+async def test_addresses_at_which_nobody_answers_keep_no_place_from_others(
+    autojump_clock, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """So many links may be dialed at once; dead addresses are more than that."""
+    monkeypatch.setattr("tiedreq.net.mesh.LINKS_MAX", 4)
+    dead, alive = [f"dead{number}" for number in range(9)], ["a", "b", "c"]
+    async with place(*alive, limits=ReplicaLimits(mesh_full_max=2)) as found:
+        found.named = found.complete = False
+        found.tell([*dead, *alive] if where == "first" else [*alive, *dead])
+        mesh = found.lives["a"].handle._server.peers
+        await until(lambda: {"b", "c"} <= set(mesh._addresses), patience=60)
+        assert len(mesh.dialed) <= 4

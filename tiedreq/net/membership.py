@@ -64,6 +64,7 @@ class ClientMembers:
         change = self._roster.update(members, lambda replica: self._links[replica.url].up)
         for replica in change.left:
             link = self._links.pop(replica.url)
+            del self._dialed_at[replica.url]
             self._leaving[link] = replica
             self._nursery.start_soon(self._let_go, link, name=f"leave {replica.url}")
         for replica in change.joined:
@@ -105,11 +106,18 @@ class ClientMembers:
         return trio.current_time() - self._dialed_at[replica.url] >= REFUSED_RETRY_SECONDS
 
     async def _let_go(self, link: Link) -> None:
-        """Wait until somebody else can be reached, then until nothing is out on this connection; then close it."""
-        connection = link.id
+        """Wait until somebody else can be reached, then until nothing is out on this connection; then close it.
+
+        Meanwhile it is in use, and one that was up before and is down now is dialed on.
+        """
         try:
+            while link.statistics.times_up and link.state is not LinkState.CLOSED:
+                if any(other.up for other in self._links.values()):
+                    break
+                await trio.sleep(LEAVE_POLL_SECONDS)
+            connection = link.id
             while connection and link.id == connection:
-                if any(other.up for other in self._links.values()) and not self._client.let_go(connection):
+                if not self._client.let_go(connection):
                     break
                 await trio.sleep(LEAVE_POLL_SECONDS)
         finally:

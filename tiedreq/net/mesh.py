@@ -42,7 +42,8 @@ TEND_SECONDS = 0.5
 LOOK_AGAIN_SECONDS, LOOK_AGAIN_SECONDS_ON_USE = 5.0, 60.0
 """Who was learned to dial us, and is not linked, may have been replaced by another one at the same address."""
 LINKS_MAX = 256
-"""So many links are dialed at once at most: a Report names no more peers."""
+"""So many links are dialed at once at most: a Report names no more peers. Where there is no room for all, an address at
+which nobody answers makes room for the others for a while."""
 DISPLACED_MAX = 8
 """So many former incarnations of a peer are remembered while its link is up."""
 ON_USE = "opens on first use"
@@ -89,6 +90,8 @@ class Mesh:
         self._wanted_until: dict[str, float] = {}
         self._displaced: dict[str, tuple[int, ...]] = {}  # incarnations, newest first
         self._refused = 0
+        self._dialing = 0
+        self._crowded = False  # somebody was to be dialed, and there was no room
 
     # ---- who is a member ----------------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class Mesh:
 
     def look_around(self) -> None:
         """Dial whoever is to be dialed now and is not."""
-        on_use = self.on_use
+        on_use, self._crowded = self.on_use, False
         for slot in self._slots.values():
             if slot.link is None and self._to_be_dialed(slot, on_use):
                 self._dial(slot)
@@ -174,13 +177,15 @@ class Mesh:
                 return False
             return name is None or not on_use or name < self._own.name or self._wanted_until.get(name, 0.0) > now
         if name is None:
-            return True
+            return now >= slot.look_at
         return name > self._own.name and (not on_use or self._wanted_until.get(name, 0.0) > now)
 
     def _dial(self, slot: _Slot) -> None:
-        if sum(other.link is not None for other in self._slots.values()) >= LINKS_MAX:
+        if self._dialing >= LINKS_MAX:
+            self._crowded = True
             return
         self.opened += 1
+        self._dialing += 1
         slot.look_at = trio.current_time() + (LOOK_AGAIN_SECONDS_ON_USE if self.on_use else LOOK_AGAIN_SECONDS)
         link = slot.link = self._make(slot.replica, lambda hello: self._met(slot, hello))
         self._nursery.start_soon(self._keep, slot, link, name=f"link to {slot.replica.url}")
@@ -189,6 +194,7 @@ class Mesh:
         try:
             await self._run(link, slot.replica.url, slot.replica.name)
         finally:
+            self._dialing -= 1
             if slot.link is link:
                 slot.link = None
 
@@ -260,8 +266,11 @@ class Mesh:
             return
         if slot.learned:
             link.close("closed", "it need not be dialed")
-        else:
-            self.troubles[slot.name or slot.replica.url] = str(error)
+            return
+        self.troubles[slot.name or slot.replica.url] = str(error)
+        if slot.name is None and self._crowded:
+            slot.look_at = trio.current_time() + LOOK_AGAIN_SECONDS_ON_USE
+            link.close("closed", "others are to be dialed first")
 
     def _slot_of(self, link: Link) -> _Slot | None:
         return next((slot for slot in self._slots.values() if slot.link is link), None)
