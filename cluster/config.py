@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,6 +173,14 @@ class UpConfig:
     def names(self) -> tuple[str, ...]:
         """The replicas' names, ``r0`` and so on."""
         return tuple(f"r{index}" for index in range(self.replicas))
+
+    def missing(self, present: Collection[str]) -> list[tuple[int, str]]:
+        """Index and name of as many as are to be started beside those that are there, lowest first.
+
+        Those are not always the first ones: one that could not be started leaves a gap.
+        """
+        free = [(index, name) for index, name in enumerate(self.names) if name not in present]
+        return free[: max(0, self.replicas - len(present))]
 
     @property
     def state_shown(self) -> str:

@@ -158,9 +158,10 @@ class Cluster:
         config = replace(self._config, replicas=count)
         before = len(self.keepers)
         if count >= before:
-            names = config.names[before:]
+            missing = config.missing([keeper.name for keeper in self.keepers])
+            names = tuple(name for _, name in missing)
             async with trio.open_nursery() as nursery:
-                for index, name in enumerate(names, before):
+                for index, name in missing:
                     nursery.start_soon(self._join, Keeper(self._spec(index, name), self._engine, self))
         else:
             names = tuple(keeper.name for keeper in self.keepers[count:])

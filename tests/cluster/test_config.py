@@ -25,6 +25,14 @@ def test_without_options() -> None:
     assert config().is_demo and config().traffic is None and not config().demo.is_set
 
 
+def test_whom_a_launcher_starts_beside_those_that_are_there() -> None:
+    """r3 could not be started and left a gap: nobody gets the name of one that is there."""
+    five = config("--replicas", "5")
+    assert five.missing(["r0", "r1", "r2"]) == [(3, "r3"), (4, "r4")]
+    assert five.missing(["r0", "r1", "r2", "r4"]) == [(3, "r3")]
+    assert config("--replicas", "2").missing(["r0", "r4"]) == []
+
+
 def test_every_option() -> None:
     read = config(
         *"--replicas 3 --slots 2 --host ::1 --port 7000 --no-dashboard --mesh-latency 1ms~0.3ms;r0-r1=20ms".split(),
