@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable
 from random import Random
+from types import FrameType
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,3 +67,53 @@ def chosen(table: ReplicaTable, width: int) -> list[str]:
     views: list[ReplicaView] = []
     table.choose_more(views, width, "work", 0.0)
     return [view.name for view in views]
+
+
+def a_third_on_probation(count: int) -> ReplicaTable:
+    table = ReplicaTable(Random(3), "adaptive")
+    for link in range(count):
+        table.add(ReplicaView(link, Identity(f"r{link}", link), Welcome(8, False, 1 << 20, (METHOD,))))
+    for view in table.views()[: count // 3]:
+        table.put_on_probation(view, 0.0)
+    return table
+
+
+def test_a_trial_stays_in_the_group_too() -> None:
+    """Or every replica on probation would have the links of all groups."""
+    table = a_third_on_probation(200)
+    tried: set[str] = set()
+    for step in range(2000):
+        views: list[ReplicaView] = []
+        table.choose_more(views, 2, "work", step / 1000)
+        table.try_out(views, "work", step / 1000)
+        assert group_of(views[0].name, 200) == group_of(views[1].name, 200)
+        tried.update(view.name for view in views if view.on_probation)
+    assert len(tried) == 66
+
+
+def test_replicas_on_probation_cost_a_choice_nothing() -> None:
+    def spent(count: int) -> int:
+        table = a_third_on_probation(count)
+        for view in table.views():
+            view.health.trial_at = 0.5
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        chosen(table, 2)  # who serves the method is found out once
+        table.try_out(table.views()[-2:], "work", 0.1)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            for _ in range(100):
+                views: list[ReplicaView] = []
+                table.choose_more(views, 2, "work", 0.1)
+                table.try_out(views, "work", 0.1)
+        finally:
+            sys.settrace(before)
+        return lines
+
+    assert spent(1000) < 1.2 * spent(100)

@@ -19,13 +19,15 @@ with the slowness of ``core.health`` as far as it is certain, and slow or failin
 
 Where replicas stand in zones, ``core.zones`` says in which of them a copy goes, and the picker chooses there. Copies of
 one tie stay in one of the groups of ``core.groups``, as far as it has replicas that may have them. A choice costs the
-same however many replicas there are: among many, two are drawn anew until both may have the copy.
+same however many replicas there are: among many, two are drawn anew until both may have the copy. (Where next to none
+of them may, all are looked through; and so are those on probation, as often as one is released or tried.)
 
 What is known belongs to a connection, not to a name: a new link starts with nothing known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
@@ -186,6 +188,9 @@ class ReplicaTable:
         self._adaptive = picker == "adaptive"
         self._means = MethodMeans()
         self._probation: dict[int, ReplicaView] = {}  # by link
+        self._release_at = math.inf  # of those on probation none is released before, and none tried
+        self._trial_at = math.inf
+        self._sample: list[int] = []  # links of replicas to compare another one with; empty: to be taken
         self._rng = rng
         self._views: dict[int, ReplicaView] = {}
         self._links: dict[str, int] = {}
@@ -201,11 +206,13 @@ class ReplicaTable:
         self._links[view.name] = view.link
         self._suspicion_ends = max(self._suspicion_ends, view.suspected_until)
         self._serving.clear()
+        self._sample.clear()
 
     def remove(self, link: int) -> None:
         """A link is gone. Another link to the same replica, if there is one, takes its place."""
         view = self._views.pop(link, None)
         self._serving.clear()
+        self._sample.clear()
         self._probation.pop(link, None)
         if view is None or self._links.get(view.name) != link:
             return
@@ -439,19 +446,30 @@ class ReplicaTable:
         elif (health.weight(now) > 1 or health.failing > FAILING) and len(self._probation) < len(self._links) // 3:
             others = [other.health for other in self._others() if other is not view and not other.on_probation]
             if outlies(health, others):
-                view.on_probation = True
-                self._probation[view.link] = view
-                health.begin_probation(now)
+                self.put_on_probation(view, now)
+
+    def put_on_probation(self, view: ReplicaView, now: float) -> None:
+        """From now on a replica gets trial copies only, for a while."""
+        view.on_probation = True
+        self._probation[view.link] = view
+        view.health.begin_probation(now)
+        self._release_at = min(self._release_at, view.health.probation_until)
+        self._trial_at = min(self._trial_at, view.health.trial_at)
 
     def _others(self) -> list[ReplicaView]:
         """Whom a replica is compared with: all, or of many some, evenly."""
-        links = list(self._links.values())
-        return [self._views[link] for link in links[:: 1 + len(links) // OTHERS_MAX]]
+        if not self._sample:
+            links = list(self._links.values())
+            self._sample = links[:: 1 + len(links) // OTHERS_MAX]
+        return [self._views[link] for link in self._sample]
 
     def _release(self, now: float) -> None:
         """Replicas whose time on probation is over are judged anew."""
+        if now < self._release_at:
+            return
         for view in [view for view in self._probation.values() if now >= view.health.probation_until]:
             self._end_probation(view)
+        self._release_at = min((view.health.probation_until for view in self._probation.values()), default=math.inf)
 
     def _end_probation(self, view: ReplicaView) -> None:
         view.on_probation = False
@@ -459,11 +477,17 @@ class ReplicaTable:
         view.health.end_probation()
 
     def try_out(self, chosen: list[ReplicaView], method: str, now: float) -> None:
-        """Now and then the last of a tie's replicas is one on probation instead, to see how it fares."""
+        """Now and then the last of a tie's replicas is one on probation instead, of the same group."""
+        if now < self._trial_at:
+            return
+        serving = self._serving_of(method)
+        group = serving.group(chosen[0])
         for view in self._probation.values():
             newest = self._links.get(view.name) == view.link
-            if newest and now >= view.health.trial_at and method in view.methods and not view.draining:
+            due = newest and now >= view.health.trial_at and method in view.methods and not view.draining
+            if due and (view in chosen or serving.group(view) is group):
                 view.health.trial_at = now + TRIAL_EVERY
                 if view not in chosen:
                     chosen[-1] = view
-                return
+                break
+        self._trial_at = min((view.health.trial_at for view in self._probation.values()), default=math.inf)
