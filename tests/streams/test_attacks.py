@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import trio
+from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 import tiedreq
 from tests.net.bench import assert_idle, until
 from tests.streams._play import HEDGED, KEEPS_BOTH, Plays, stream_service, taken
 from tiedreq import ClientLimits
-from tiedreq.core.messages import Cancel, Credit, Item, Started
+from tiedreq.core.messages import Cancel, Credit, Item, Result, Started
 from tiedreq.core.types import CopyId, Load
 from tiedreq.net.outbox import Outbox, OutboxLimits
+from tiedreq.net.stream import OpenStream
+from tiedreq.observe import metrics
 from tiedreq.testing import LocalCluster
 from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.payload import encode_payload
@@ -323,6 +326,14 @@ async def test_wasted_items_are_shown(autojump_clock: MockClock) -> None:
             assert (status["items"], status["items_wasted"]) == expected
             assert picture is not None
             assert (picture["counters"]["items"], picture["counters"]["items_wasted"]) == expected
+            observer = handle._server.observer
+            assert observer is not None
+            page = metrics.exposition(observer)("")[0].decode()
+            found = {
+                sample.name: sample.value for each in text_string_to_metric_families(page) for sample in each.samples
+            }
+            shown = found["tiedreq_replica_items_total"], found["tiedreq_replica_items_wasted_total"]
+            assert shown == expected
 
 
 async def test_what_a_stopped_handler_still_yields_is_counted(autojump_clock: MockClock) -> None:
@@ -333,3 +344,98 @@ async def test_what_a_stopped_handler_still_yields_is_counted(autojump_clock: Mo
         await assert_idle(cluster, client)
         status = cluster.handles["r0"].status()
         assert (status["items"], status["items_wasted"]) == (1, 2)
+
+
+# ---- who holds what ----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_kept_of_a_copy_that_was_given_up(autojump_clock: MockClock) -> None:
+    """Its last preamble, which was too much, may have been large."""
+    cluster = LocalCluster(stream_service(), replicas=2)
+    script = {"rank 0": [["item", {"head": bytes(2 << 20)}], 9.0], "rank 1": [1.0, ["item", {"text": "x"}]]}
+    async with cluster as client:
+        async with trio.open_nursery() as nursery:
+            got: list[Any] = []
+
+            async def use() -> None:
+                options = {"policy": KEEPS_BOTH, "content": lambda item: "text" in item}
+                async with client.tied_stream("play", script, **options) as stream:
+                    got.extend(await taken(stream))
+
+            nursery.start_soon(use)
+            await trio.sleep(0.5)
+            (call,) = client._calls.values()
+            assert isinstance(call, OpenStream)
+            assert not call.core.copies[copy_at(client, 0)].alive and not call._kept
+        assert got == [{"text": "x"}]
+        await assert_idle(cluster, client)
+
+
+async def test_results_of_copies_that_were_never_sent_are_not_kept(autojump_clock: MockClock) -> None:
+    cluster = LocalCluster(stream_service(), replicas=1)
+    async with cluster as client:
+        async with client.stream("play", [["item", 1], 0.1]) as stream:
+            (call,) = client._calls.values()
+            (copy,) = call.core.copies
+            link = client._links[call.core.copies[copy].link]
+            before = dict(call.answers)
+            link._hand_on([Result(copy._replace(round=n), encode_payload(n), 1.0, 1.0, None) for n in range(1, 99)])
+            assert call.answers == before and link.up
+            assert await taken(stream) == [1]
+        await assert_idle(cluster, client)
+
+
+@pytest.mark.parametrize("policy", [tiedreq.Auto(), KEEPS_BOTH, HEDGED], ids=["auto", "tied", "hedged"])
+async def test_a_stream_that_may_not_run_twice(autojump_clock: MockClock, policy: tiedreq.Policy) -> None:
+    """One copy, whatever the client's own policy is; once it may have run nothing is sent again."""
+    plays = Plays()
+    cluster = LocalCluster(stream_service(plays), replicas=3, policy=policy)
+    async with cluster as client:
+        async with client.stream("once", [0.5, ["item", 1]]) as stream:
+            assert await taken(stream) == [1] and len(stream.attempts) == 1
+        with pytest.raises(tiedreq.RemoteFailure):
+            async with client.stream("once", [["item", None], ["fail", True]]):
+                pass
+        assert len(plays.runs) == 2
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_lose, cluster, plays)
+            with pytest.raises(tiedreq.OutcomeUnknown):
+                async with client.stream("once", [["item", None], 9.0], timeout=5.0):
+                    pass
+        assert len(plays.runs) == 3
+        await assert_idle(cluster, client)
+
+
+async def _lose(cluster: LocalCluster, plays: Plays) -> None:
+    await trio.sleep(0.1)
+    cluster.stop(plays.runs[-1].replica)
+
+
+async def test_closed_by_another_task(autojump_clock: MockClock) -> None:
+    """Who waits for the next item hears at once that the stream is closed."""
+    cluster = LocalCluster(stream_service(), replicas=1)
+    async with cluster as client:
+        async with client.stream("play", [["item", 1], 9.0]) as stream, trio.open_nursery() as nursery:
+            assert await stream.__anext__() == 1
+
+            async def close() -> None:
+                await trio.sleep(0.1)
+                stream.close()
+
+            nursery.start_soon(close)
+            with pytest.raises(tiedreq.UsageError, match="not open"):
+                await stream.__anext__()
+            assert client.stats()["in_flight"] == 0
+        await assert_idle(cluster, client)
+
+
+async def test_useful_seconds_are_those_of_the_whole_stream(autojump_clock: MockClock) -> None:
+    """The race is measured by the first content, the work by all of it."""
+    cluster = LocalCluster(stream_service(), replicas=1)
+    async with cluster as client:
+        async with client.stream("play", [["items", 10, 0.1]]) as stream:
+            await taken(stream)
+        assert stream.service_time == pytest.approx(0.1)
+        assert client.observer is not None
+        (row,) = client.observer.snapshot()["methods"]
+        assert (row["useful_seconds"], row["wasted_seconds"]) == (pytest.approx(1.0), 0.0)

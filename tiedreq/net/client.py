@@ -262,6 +262,7 @@ class Client(Preparing):
             event = call.event(link.id, item)
             if event is not None:
                 self._step(call, event, now)
+                call.forget(item.copy)
             elif call.error is not None:
                 self._step(call, CallerCancelled(), now)
         except RemoteViolation as violation:

@@ -29,13 +29,16 @@ from tiedreq.wire.payload import decode_payload
 
 
 class Answered:
-    """What came with the answer of a copy: the decoded value, and the replica's own measurements in seconds."""
+    """What came with the answer of a copy: the decoded value, and the replica's own measurements in seconds.
 
-    __slots__ = ("queue_wait", "service_time", "value")
+    ``busy`` is how long the handler ran in all; of a stream ``service_time`` is the part up to the first content.
+    """
+
+    __slots__ = ("busy", "queue_wait", "service_time", "value")
 
     def __init__(self, value: Any, service_time: float, queue_wait: float) -> None:
         self.value = value
-        self.service_time = service_time
+        self.service_time = self.busy = service_time
         self.queue_wait = queue_wait
 
 
@@ -96,6 +99,8 @@ class OpenCall:
     def answer(self, link: int, message: Result) -> CallEvent:
         """A replica has answered: what to tell the core. ``accept`` is asked; if it raises, that is the call's end."""
         copy: CopyId = message.copy
+        if copy not in self.core.copies:
+            return ResultReceived(link, copy, False)  # never sent: it changes nothing, and nothing of it is kept
         size, limit = len(message.payload), self._limits.payload_bytes_max
         if size > limit:
             text = f"the answer has {size} bytes, over the client's payload_bytes_max of {limit}"

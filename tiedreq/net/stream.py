@@ -96,14 +96,20 @@ class OpenStream(OpenCall):
         copy = message.copy
         first = self.answers.get(copy)
         event = super().answer(link, message)
-        if isinstance(event, ResultReceived):
+        if isinstance(event, ResultReceived) and copy in self.answers:
             told, came = self.answers[copy].value, self.stream_core.received(copy)
             if first is not None:
                 self.answers[copy] = first  # which measured the race
+                first.busy = message.service_time
             if told != came:
                 text = f"the stream ended after {told!r} items, of which {came} came"
                 return FailureReceived(link, copy, "incomplete", text, b"", True, message.service_time)
         return event
+
+    def forget(self, copy: CopyId) -> None:
+        """Keep no preambles of a copy that was given up: its last item may be large."""
+        if self._kept and not self.core.copies[copy].alive:
+            self._kept.pop(copy, None)
 
     def deliver(self, copy: CopyId, now: float) -> None:
         """All that is kept of this copy is the user's; what is kept of others goes."""

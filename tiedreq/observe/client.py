@@ -131,7 +131,7 @@ class ClientObserver:
                 won = identity == winner
                 if won and answer is not None:
                     executions += 1
-                    calls.useful += answer.service_time
+                    calls.useful += answer.busy
                 elif started is not None:
                     executions += 1
                     calls.wasted += (now if ended is None else ended) - started
