@@ -39,6 +39,7 @@ class Bench:
         self.running: list[CopyId] = []
         self.peer: list[object] = []
         self._number = 0
+        self._links = {FLOOD: 1, MODEST: 2}
 
     def submit(self, client: int, method: str = "work", *, rank: int = UNTIED, exclusive: bool = False) -> CopyId:
         self._number += 1
@@ -46,8 +47,12 @@ class Bench:
         partners = () if rank == UNTIED else (HERE, PEER) if rank == 0 else (PEER, HERE)
         kind = CopyKind.FIRST if rank == UNTIED else CopyKind.TIE
         submit = Submit(copy, kind, method, b"", 30.0, partners, True, exclusive, False, None, ())
-        self._see(self.core.step(SubmitReceived(client - FLOOD + 1, submit), 0.0))
+        self._see(self.core.step(SubmitReceived(self._links[client], submit), 0.0))
         return copy
+
+    def connect(self, client: int) -> None:
+        self.core.step(CallerConnected(client - FLOOD + 10, client), 0.0)
+        self._links[client] = client - FLOOD + 10
 
     def settle(self) -> None:
         self._see(self.core.step(InputSettled(), 0.0))
@@ -127,3 +132,50 @@ def test_a_granted_copy_comes_before_the_others_of_its_client() -> None:
     bench.settle()
     bench.grant()
     assert ended_before(bench, copy) <= 2
+
+
+@pytest.mark.parametrize(("slots", "method"), [(1, "work"), (2, "work"), (8, "few")])
+def test_more_clients_than_slots_take_turns(slots: int, method: str) -> None:
+    """Nobody's share is a whole slot: who has just had one is not next again because its copies came first."""
+    bench = Bench(slots)
+    floods = [FLOOD, *range(MODEST + 1, MODEST + 2 + slots % 8)]
+    for flood in floods[1:]:
+        bench.connect(flood)
+    for flood in floods:
+        for _ in range(100):
+            bench.submit(flood, method)
+    bench.settle()
+    for _ in range(4):
+        copy = bench.submit(MODEST, method)
+        assert ended_before(bench, copy) <= len(floods) + 1
+    started = Counter(bench.finish().client for _ in range(10 * len(floods)))
+    assert all(started[flood] >= 8 for flood in floods), "the others have their turns meanwhile"
+
+
+def test_who_has_two_copies_out_takes_nobody_elses_turns() -> None:
+    bench = Bench(1)
+    for _ in range(100):
+        bench.submit(FLOOD)
+    bench.submit(MODEST)
+    bench.submit(MODEST)
+    bench.settle()
+    ended: Counter[int] = Counter()
+    for _ in range(40):
+        client = bench.finish().client
+        ended[client] += 1
+        if client == MODEST:
+            bench.submit(MODEST)
+    assert ended.keys() == {FLOOD, MODEST} and min(ended.values()) >= 18
+
+
+def test_clients_that_come_and_go_leave_nothing() -> None:
+    bench = Bench(1)
+    for _ in range(600):
+        bench.submit(FLOOD)
+    bench.settle()
+    for client in range(1000, 1500):
+        bench.connect(client)
+        bench.submit(client)
+        bench.finish()
+    shares = bench.core._queue._shares
+    assert shares is not None and max(len(turns) for turns in shares._turns.values()) <= 256

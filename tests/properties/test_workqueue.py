@@ -40,6 +40,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.waiting: list[tuple[str, CopyId]] = []
         self.running: list[tuple[str, int]] = []
         self.number = 0
+        self.turns: list[tuple[str, int]] = []  # since copies of several clients wait
 
     def _new(self, client: int) -> CopyId:
         self.number += 1
@@ -66,11 +67,28 @@ class QueueMachine(RuleBasedStateMachine):
     def _may_run(self, method: str) -> bool:
         return method not in LIMITS or [name for name, _ in self.running].count(method) < LIMITS[method]
 
-    def _has_share(self, client: int, slots: int, name: str) -> bool:
-        """Of all slots, or of those of the method of that name."""
-        counts = Counter(one for method, one in self.running if name in ("", method))
-        clients = {copy.client for method, copy in self.waiting if name in ("", method)} | set(counts)
-        return counts[client] >= max(1, slots // len(clients))
+    def _share(self, slots: int, name: str) -> int:
+        """Of all slots, or of those of the method of that name; 0 where there are more clients than slots."""
+        clients = {client for method, client in self.running if name in ("", method)}
+        return slots // len(clients | {copy.client for method, copy in self.waiting if name in ("", method)})
+
+    def _turn(self, name: str, one: tuple[str, CopyId]) -> int:
+        """When its client was chosen last."""
+        entry = name, one[1].client
+        return len(self.turns) - self.turns[::-1].index(entry) if entry in self.turns else 0
+
+    def _best(
+        self, name: str, able: list[tuple[str, CopyId]], slots: int, whole: int
+    ) -> tuple[bool, tuple[str, CopyId]]:
+        """Of one lane the copy that is next, and whether its client has its share."""
+        mine = [one for one in able if lane(one[0]) == name]
+        own = self._share(LIMITS[name], name) if name else whole
+        counts = Counter(client for _, client in self.running)
+        here = Counter(client for method, client in self.running if name in ("", method))
+        below = [one for one in mine if counts[one[1].client] < max(1, whole) and here[one[1].client] < max(1, own)]
+        if below and not (whole and own):
+            return False, min(below, key=lambda one: self._turn("" if own else name, one))
+        return not below, (below or mine)[0]
 
     @rule(fairly=st.booleans(), slots=st.integers(1, 6))
     def take(self, fairly: bool, slots: int) -> None:
@@ -84,11 +102,11 @@ class QueueMachine(RuleBasedStateMachine):
             return
         chosen = able[0]
         if fairly and self.queue_had_several:
-            below = [one for one in able if not self._has_share(one[1].client, slots, "")]
-            below = [
-                one for one in below if not lane(one[0]) or not self._has_share(one[1].client, LIMITS[one[0]], one[0])
-            ]
-            chosen = (below or able)[0]
+            whole = self._share(slots, "")
+            best = [self._best(name, able, slots, whole) for name in LANES if any(lane(one[0]) == name for one in able)]
+            ranks = {one: (beyond, 0 if beyond or whole else self._turn("", one)) for beyond, one in best}
+            chosen = min(ranks, key=lambda one: (*ranks[one], self.waiting.index(one)))
+            self.turns.extend((name, chosen[1].client) for name in {"", lane(chosen[0])})
         assert taken == str(chosen[1])
         self.waiting.remove(chosen)
         self.running.append((chosen[0], chosen[1].client))
@@ -103,6 +121,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Until the queue is empty again."""
         if not self.waiting:
             self.queue_had_several = False
+            self.turns.clear()
         elif len({copy.client for _, copy in self.waiting}) > 1:
             self.queue_had_several = True
         assert self.queue.several == self.queue_had_several

@@ -271,6 +271,7 @@ class CopyBook:
             self.draining,
             self._drain_finished,
             tuple(held.id for held in self._queue),
+            self._queue.snapshot(),
             tuple(held.snapshot() for held in self._copies.values()),
             tuple((held.id, held.state) for held in self._executions.values()),
             self._tombstones.snapshot(),

@@ -5,7 +5,7 @@ taking the oldest cost the same whatever the length (on average, where something
 is counted from the lanes themselves.
 
 While copies of several clients wait, a client that runs as many as its share of the slots, or of a method's, lets
-others pass (``core.shares``). With one client that changes nothing.
+others pass, and more clients than slots take turns (``core.shares``). With one client that changes nothing.
 """
 
 from __future__ import annotations
@@ -193,6 +193,10 @@ class WorkQueue(Generic[ItemT]):
         item = self._lanes[name].remove(copy)
         self._forget(name, copy)
         return item
+
+    def snapshot(self) -> tuple[object, ...] | None:
+        """What choices depend on beyond what waits and runs, as plain values; None while one client's copies wait."""
+        return None if self._shares is None else self._shares.snapshot()
 
     def release(self, method: str) -> None:
         """An execution of ``method`` has ended."""
