@@ -219,3 +219,15 @@ async def test_addresses_at_which_nobody_answers_keep_no_place_from_others(
         mesh = found.lives["a"].handle._server.peers
         await until(lambda: {"b", "c"} <= set(mesh._addresses), patience=60)
         assert len(mesh.dialed) <= 4
+
+
+async def test_who_has_drained_dials_nobody_any_more(autojump_clock) -> None:
+    """Also while a connection is slow to close."""
+    async with place("a", "b") as found:
+        await until(lambda: found.meshed("a", "b"))
+        life = found.lives["a"]
+        server = life.handle._server
+        server._connections += 1
+        life.handle.drain()
+        await life.ended.wait()
+        assert server.peers.opened == 1 and not found.links("b")

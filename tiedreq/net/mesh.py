@@ -92,6 +92,7 @@ class Mesh:
         self._refused = 0
         self._dialing = 0
         self._crowded = False  # somebody was to be dialed, and there was no room
+        self._ended = False
 
     # ---- who is a member ----------------------------------------------------------------------------------------
 
@@ -163,6 +164,10 @@ class Mesh:
 
     # ---- dialing ------------------------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """Dial nobody any more: this replica goes."""
+        self._ended = True
+
     def look_around(self) -> None:
         """Dial whoever is to be dialed now and is not."""
         on_use, self._crowded = self.on_use, False
@@ -181,6 +186,8 @@ class Mesh:
         return name > self._own.name and (not on_use or self._wanted_until.get(name, 0.0) > now)
 
     def _dial(self, slot: _Slot) -> None:
+        if self._ended:
+            return
         if self._dialing >= LINKS_MAX:
             self._crowded = True
             return

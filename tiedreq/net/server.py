@@ -423,6 +423,7 @@ class ReplicaServer(LinkOwner):
         async with trio.open_nursery() as nursery:
             for link in list(self.links.values()):
                 nursery.start_soon(flush, link)
+        self.peers.end()
         for link in [*self.peers.dialed, *self.links.values()]:
             drained = self.finished.is_set() and link in told
             link.close(DRAINED if drained else "closed", "the replica has drained")
