@@ -79,6 +79,18 @@ def test_what_a_client_says_of_those_before_it_counts_only_where_it_is_trusted()
     kept = upstream(told, trusted=True)
     assert kept[b"x-forwarded-for"] == b"10.0.0.1, 192.0.2.7" and kept[b"x-forwarded-proto"] == b"https"
     assert kept[b"x-forwarded-host"] == b"shop.example" and kept[b"forwarded"] == b"for=10.0.0.1"
+    for name in (b"x-forwarded-prefix", b"x-forwarded-port", b"x-real-ip"):
+        assert name not in upstream([(name, b"1")]) and name in upstream([(name, b"1")], trusted=True)
+
+
+@pytest.mark.parametrize(
+    "name", [b"x_forwarded_for", b"x-forwarded_proto", b"content_length", b"tiedreq_ticket", b"via_"]
+)
+def test_an_underscore_is_no_disguise(name: bytes) -> None:
+    """CGI and WSGI applications can't tell it from a hyphen."""
+    for trusted in (False, True):
+        kept = upstream([(name, b"1"), (b"x_own", b"2")], trusted=trusted)
+        assert (name in kept) is (name == b"via_") and kept[b"x_own"] == b"2"
 
 
 def test_a_request_of_http_1_0_gets_the_host_that_it_lacks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -73,6 +74,9 @@ class App:
             await plug.send(answer(b"", "200 OK" if self.healthy else "500 Oh"))
             return
         self.requests.append(line)
+        if "/half" in line:
+            await plug.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n" + b"half" * ("/half/first" not in line))
+            await plug.exactly(1)
         if "/hang" in line:
             await plug.exactly(1)
         told = f"{self.name} {line.split()[0]} {len(body)} {headers.get('content-length')}"
@@ -94,26 +98,26 @@ async def until_answered(plug: Plug, begin: bytes) -> None:
 
 
 @asynccontextmanager
-async def running(count: int, **options: Any) -> AsyncIterator[tuple[list[App], list[Sidecar], Plug]]:
-    """So many sidecars with their apps, and a connection to a front."""
+async def running(
+    count: int, *, chosen: FrontOptions = SMALL, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[tuple[list[App], list[Sidecar], Plug]]:
+    """So many sidecars with their apps, and a connection to a front, ``chosen``, that takes passages with ``tls``."""
     async with trio.open_nursery() as nursery:
         apps = [App(f"app{number}", nursery) for number in range(count)]
         sidecars: list[Sidecar] = []
         for app in apps:
             await app.open()
             peers = {each.options.name: each.handle.url for each in sidecars if each.handle is not None}
-            chosen = SidecarOptions(
-                upstream=Upstream("127.0.0.1", app.port), name=f"r{len(sidecars)}", peers=peers, **options
-            )
-            sidecars.append(Sidecar(chosen))
+            upstream, name = Upstream("127.0.0.1", app.port), f"r{len(sidecars)}"
+            sidecars.append(Sidecar(SidecarOptions(upstream=upstream, name=name, peers=peers, **options)))
             await nursery.start(sidecars[-1].run)
             with trio.fail_after(PATIENCE):
                 await sidecars[-1].ready.wait()
-        front = Front(SMALL, Crossing(None))
+        front = Front(chosen, Crossing(tls))
         urls = [sidecar.handle.url for sidecar in sidecars if sidecar.handle is not None]
         nursery.start_soon(front.run)
         nursery.start_soon(keep_client, front, Sidecars(replicas=urls, token=options.get("token")))
-        listener = HttpListener(front.handle, SMALL.limits)
+        listener = HttpListener(front.handle, chosen.limits)
         bound = await nursery.start(listener.run, "127.0.0.1:0")
         await until(lambda: front.client is not None and len(front.client.stats()["replicas"]) == count)
         async with await trio.open_tcp_stream(bound.host, bound.port) as stream:
@@ -182,6 +186,30 @@ async def test_a_passage_that_leads_nowhere() -> None:
             sidecars[0].desk.port = taken.getsockname()[1]
         status, headers, _ = await exchange(plug, LONG)
         assert status == 503 and headers["tiedreq-error"] == "unavailable"
+
+
+async def test_a_passage_that_does_not_speak_tls() -> None:
+    async with running(1, tls=ssl.create_default_context()) as (apps, sidecars, plug):
+        status, headers, told = await exchange(plug, LONG)
+        assert status == 503 and headers["tiedreq-error"] == "unavailable" and b"no TLS with" in told
+        await until(lambda: sidecars[0].desk.listener.connections == 0)
+        assert not apps[0].requests
+
+
+async def test_a_passage_takes_as_many_fields_as_the_front() -> None:
+    async with running(1) as (_, _, plug):
+        many = b"".join(b"X-%d: %d\r\n" % (number, number) for number in range(254))
+        assert (await exchange(plug, LONG.replace(b"\r\n\r\n", b"\r\n" + many + b"\r\n", 1)))[0] == 200
+
+
+@pytest.mark.parametrize("path", [b"/half", b"/half/first"])
+async def test_an_answer_to_a_long_body_that_stands_still_is_broken_off(path: bytes) -> None:
+    async with running(1, chosen=replace(SMALL, stall=0.3)) as (_, sidecars, plug):
+        await plug.send(LONG.replace(b"/a", path))
+        with trio.fail_after(PATIENCE):
+            head, _, body = (await plug.rest()).partition(b"\r\n\r\n")
+        assert b" 200 " in head and body == b"half" * (path == b"/half")
+        await until(lambda: sidecars[0].upstream.open == 0)
 
 
 async def test_a_passage_to_an_upstream_that_is_gone() -> None:

@@ -117,6 +117,57 @@ async def test_a_request_that_is_given_up_is_let_go_of_by_the_other_side(nursery
         assert trio.current_time() - began == pytest.approx(ended) and client.open == client.idle == 0
 
 
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+async def test_more_than_an_answer_is_no_answer_to_the_next_request(nursery, autojump_clock, method: bytes) -> None:
+    async def too_much(number: int, plug: Plug) -> None:
+        await read_request(plug)
+        head, _, body = answer(b"%d" % number).partition(b"\r\n\r\n")
+        await plug.send(head + b"\r\n\r\n" + (body if method == b"GET" else b"") + answer(b"of somebody else"))
+        await read_request(plug)
+
+    upstream = ScriptedUpstream(too_much, nursery)
+    client = HttpClient(upstream.dial)
+    assert await get(client, method=method) == (b"1" if method == b"GET" else b"")
+    assert client.idle == client.open == 0
+    assert await get(client) == b"2" if method == b"GET" else True
+
+
+@pytest.mark.parametrize("reads_on", [False, True])
+async def test_an_answer_that_begins_before_a_long_body_was_read(nursery, autojump_clock, reads_on: bool) -> None:
+    size = 200_000
+
+    async def early(number: int, plug: Plug) -> None:
+        await plug.until(b"\r\n\r\n")
+        await plug.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+        if reads_on:
+            await trio.sleep(0.5)
+            await plug.exactly(size)
+        await plug.send(b"ok")
+        assert not await plug.stream.receive_some(1) if reads_on else await plug.rest()
+
+    upstream = ScriptedUpstream(early, nursery)
+    upstream.lockstep = True
+    client = HttpClient(upstream.dial)
+    began = trio.current_time()
+    assert await get(client, method=b"POST", body=b"x" * size, repeat=False) == b"ok"
+    assert trio.current_time() == pytest.approx(began + (0.5 if reads_on else 1.0))
+    assert client.open == 0 and client.idle == (1 if reads_on else 0), "one that was not sent whole is not kept"
+    await client.close_idle()
+
+
+async def test_a_coding_counts_and_not_the_length_beside_it(nursery, autojump_clock) -> None:
+    async def both(number: int, plug: Plug) -> None:
+        await read_request(plug)
+        await plug.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await plug.send(b"6\r\nabcdef\r\n0\r\n\r\n")
+
+    client = HttpClient(ScriptedUpstream(both, nursery).dial)
+    response = await client.send(b"GET", b"/", HOST, b"", repeat=True)
+    assert response.length is None and b"content-length" not in dict(response.headers)
+    assert await whole(response) == b"abcdef"
+    await client.close_idle()
+
+
 async def test_cancelled_while_it_waits(nursery, autojump_clock) -> None:
     async def silent(number: int, plug: Plug) -> None:
         await read_request(plug)

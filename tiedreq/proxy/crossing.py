@@ -43,7 +43,8 @@ class Crossing:
         progress: Callable[[], None],
         headers: MakeHeaders,
     ) -> None:
-        """Answer ``visit``. ``ask`` holds what of the body has been read; ``progress`` is called for each part of it.
+        """Answer ``visit``. ``ask`` holds what of the body has been read; ``progress`` is called for each part of the
+        body and of the answer.
 
         Raises ``CallError`` where no answer has begun, ``Aborted`` and ``ClientGone`` otherwise.
         """
@@ -72,7 +73,13 @@ class Crossing:
         async def dial() -> trio.abc.Stream:
             with trio.fail_after(DIAL_SECONDS):
                 stream = await trio.open_ssl_over_tcp_stream(host, port, ssl_context=self._tls, https_compatible=True)
-                await stream.do_handshake()
+                try:
+                    await stream.do_handshake()
+                except BaseException as error:
+                    await trio.aclose_forcefully(stream)
+                    if isinstance(error, trio.BrokenResourceError):
+                        raise OSError(f"no TLS with {host}:{port}: {error.__cause__ or error}") from error
+                    raise
                 return stream
 
         return dial
@@ -102,7 +109,7 @@ class Crossing:
                     )
                     try:
                         kept = headers(response.status, response.headers, replica)
-                        await relay(response, visit, kept + _told(response))
+                        await relay(response, visit, kept + _told(response), progress)
                     finally:
                         await response.aclose()
                     nursery.cancel_scope.cancel()

@@ -188,11 +188,16 @@ class Front:
     # ---- streamed bodies --------------------------------------------------------------------------------------
 
     async def _cross(self, client: Client, visit: Visit, scope: trio.CancelScope, ask: Ask) -> None:
+        waits = self._timeout
+
         def progress() -> None:
-            self._timeout.begin(scope)
+            waits.begin(scope)
 
         def headers(status: int, given: Headers, replica: str | None) -> Headers:
+            nonlocal waits
             self._timeout.end(scope)
+            waits = self._stall
+            waits.begin(scope)
             kept = fields.for_client(status, given, pseudonym=self._pseudonym)
             return [*kept, *_replica(replica), _timing(replica, visit)]
 

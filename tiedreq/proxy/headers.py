@@ -20,7 +20,8 @@ HOP_BY_HOP = frozenset(
 """Fields of one connection, which are never passed on [9110, 7.6.1]."""
 KEPT = frozenset({b"host", b"content-length", b"content-type"})
 """Fields that ``Connection`` can't have dropped."""
-FORWARDED = frozenset(b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port".split())
+FORWARDED = frozenset({b"forwarded", b"x-real-ip"})
+"""With all of ``X-Forwarded-*``, what a request says of those before it."""
 OURS = frozenset({b"tiedreq-replica", b"tiedreq-error", b"tiedreq-ticket"})
 NO_TRAILERS = frozenset(
     (
@@ -121,6 +122,18 @@ def _end_to_end(headers: Headers) -> Headers:
     ]
 
 
+def _forwarded(name: bytes) -> bool:
+    return name in FORWARDED or name.startswith(b"x-forwarded-")
+
+
+def _disguised(name: bytes) -> bool:
+    """True for a field that a CGI or WSGI application would take for one that is set here: it reads ``_`` as ``-``."""
+    if b"_" not in name:
+        return False
+    read = name.replace(b"_", b"-")
+    return _forwarded(read) or read == b"via" or read in HOP_BY_HOP or read in KEPT or read in OURS
+
+
 def for_upstream(
     method: bytes, headers: Headers, *, version: bytes, peer: str, scheme: str, pseudonym: bytes, trusted: bool
 ) -> Headers:
@@ -132,9 +145,9 @@ def for_upstream(
     for_whom = [peer.encode("ascii", "replace")]
     proto, host = scheme.encode(), b""
     for name, value in _end_to_end(headers):
-        if name in (b"content-length", b"expect"):
+        if name in (b"content-length", b"expect") or _disguised(name):
             continue
-        if name in FORWARDED and not trusted:
+        if not trusted and _forwarded(name):
             continue
         if name == b"x-forwarded-for":
             for_whom.insert(len(for_whom) - 1, value)

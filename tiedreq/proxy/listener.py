@@ -29,7 +29,6 @@ logger = logging.getLogger("tiedreq.proxy")
 
 Handler = Callable[[Visit], Awaitable[None]]
 
-HEADERS_MAX = 256
 PIPELINED_BYTES_MAX = 64 * 1024
 WATCH_SECONDS = 0.02
 """So long a handler works before its client is watched."""
@@ -42,12 +41,13 @@ _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 class ListenerLimits:
     """Limits of one listener: counts, bytes, and seconds.
 
-    The head of a request has ``header_bytes_max`` bytes and, from its first byte, ``header_seconds``. Between two parts
-    of a body ``body_seconds`` may pass, and as many until a client has taken a part of an answer. A connection on which
-    nothing happens is closed after ``idle_seconds``.
+    The head of a request has ``header_bytes_max`` bytes, ``headers_max`` fields and, from its first byte,
+    ``header_seconds``. Between two parts of a body ``body_seconds`` may pass, and as many until a client has taken a
+    part of an answer. A connection on which nothing happens is closed after ``idle_seconds``.
     """
 
     header_bytes_max: int = 32 * 1024
+    headers_max: int = 256
     connections_max: int = 1024
     header_seconds: float = 10.0
     body_seconds: float = 60.0
@@ -232,8 +232,8 @@ class HttpListener:
         limit = self._limits.header_bytes_max
         if len(request.target) + sum([len(name) + len(value) + 4 for name, value in request.headers]) > limit:
             return 431, f"the head of the request has more than {limit} bytes"
-        if len(request.headers) > HEADERS_MAX:
-            return 431, f"the request has more than {HEADERS_MAX} headers"
+        if len(request.headers) > self._limits.headers_max:
+            return 431, f"the request has more than {self._limits.headers_max} headers"
         return None
 
     async def _handle(self, wire: Wire, visit: Visit, scope: trio.CancelScope) -> None:

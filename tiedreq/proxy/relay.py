@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import trio
+
 from tiedreq.proxy import headers as rules
 from tiedreq.proxy.headers import Headers
 from tiedreq.proxy.upstream import Broke, Response
 from tiedreq.proxy.visit import Aborted, Visit
 
+HEAD_SECONDS = 0.1
+"""So long the head of a response waits for the first part of its body."""
 
-async def relay(response: Response, visit: Visit, fields: Headers) -> None:
-    """Answer ``visit`` with the response, under these headers. Raises ``Aborted`` where it breaks off."""
+
+def _nothing() -> None:
+    pass
+
+
+async def relay(response: Response, visit: Visit, fields: Headers, progress: Callable[[], None] = _nothing) -> None:
+    """Answer ``visit`` with the response, under these headers; ``progress`` is called for each part that comes.
+
+    Raises ``Aborted`` where it breaks off.
+    """
     try:
         parts = Parts(response)
-        await visit.respond(response.status, fields, await parts.next(), whole=parts.over and not response.trailers)
+        part = await parts.first()
+        await visit.respond(response.status, fields, part, whole=parts.over and not response.trailers)
         while not parts.over:
             part = await parts.next()
+            progress()
             if part:
                 await visit.send(part)
         await visit.finish(rules.trailers(response.trailers))
@@ -28,6 +44,19 @@ class Parts:
     def __init__(self, response: Response) -> None:
         self._response = response
         self.over = response.whole
+
+    async def first(self) -> bytes:
+        """The first part, if it comes soon; empty otherwise. Raises ``Broke``."""
+        part = self._response.ready()
+        if part is None:
+            with trio.move_on_after(HEAD_SECONDS) as scope:
+                part = await self._response.receive()
+            if scope.cancelled_caught:
+                return b""
+        if not part:
+            self.over = True
+            return b""
+        return self.more(part)
 
     async def next(self) -> bytes:
         """The next part, perhaps empty; with the last one ``over`` is set. Raises ``Broke``."""

@@ -42,7 +42,8 @@ One that stands still does neither: what would be sent to it meanwhile would sta
 """
 UPSTREAM_IDLE_SECONDS = 4.0
 """Less than the five seconds for which common servers keep an idle connection."""
-PASSAGE_LIMITS = ListenerLimits(header_bytes_max=64 * 1024)
+PASSAGE_LIMITS = ListenerLimits(header_bytes_max=64 * 1024, headers_max=320)
+"""What a front lets in, and the fields that it adds."""
 
 
 class Upstream(NamedTuple):

@@ -19,12 +19,18 @@ from dataclasses import dataclass
 import h11
 import trio
 
+from tiedreq.net.edge import no_groups
 from tiedreq.proxy.headers import BODILESS, Headers, values
 
 RECEIVE_BYTES = 64 * 1024
 FRESH_SECONDS = 1.0
 CONTINUE_SECONDS = 1.0
 """How long to wait for ``100 Continue`` before the body is sent all the same [RFC 9110, 10.1.1]."""
+
+AT_ONCE_BYTES = 64 * 1024
+"""So much is sent before the answer is read; while more is sent, the answer is awaited."""
+EARLY_SECONDS = 1.0
+"""How long a request is still sent after its answer has begun."""
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -260,9 +266,21 @@ class Response:
         if body:
             data += line.h11.send(h11.Data(data=body)) or b""
         data += line.h11.send(h11.EndOfMessage()) or b""
+        self._sending = True
+        if len(data) <= AT_ONCE_BYTES:
+            await self._send_whole(line, data)
+            await self._head(line)
+            return
+        with no_groups():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_whole, line, data)
+                await self._head(line)
+                nursery.cancel_scope.deadline = trio.current_time() + EARLY_SECONDS
+
+    async def _send_whole(self, line: _Line, data: bytes) -> None:
         with suppress(*_BROKEN):  # it may have answered, and closed before it read the body
             await line.stream.send_all(data)
-        await self._head(line)
+            self._sending = False
 
     async def begin_stream(self, request: h11.Request, body: StreamedBody, nursery: trio.Nursery) -> None:
         """Send the head, begin to send the body, and wait for the head of the response. Raises ``Broke``."""
@@ -309,6 +327,8 @@ class Response:
             elif isinstance(event, h11.Response):
                 self.status = event.status_code
                 self.headers = list(event.headers)
+                if values(self.headers, b"transfer-encoding"):  # then the length counts for nothing [RFC 9112, 6.3]
+                    self.headers = [field for field in self.headers if field[0] != b"content-length"]
                 return
             else:
                 raise self._broke("it closed the connection without an answer")
@@ -373,6 +393,8 @@ class Response:
         """Keep the connection of a response that has been read, if it may be kept."""
         if self._sending or line.h11.our_state is not h11.DONE or line.h11.their_state is not h11.DONE:
             return
+        if line.h11.trailing_data[0]:
+            return  # more than an answer: nothing that a next request may be answered with
         line.h11.start_next_cycle()
         if self._client._give_back(line):
             self._line = None

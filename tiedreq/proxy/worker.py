@@ -2,8 +2,8 @@
 
 Each execution is one HTTP request. Cancelling it closes its connection, which is how an HTTP server learns that nobody
 waits any more; its slot is free when the server has shown that it is alive. The first item is sent when the head and
-the first part of the body are there; a body that is slow to begin holds its head back for ``HEAD_SECONDS``, so that an
-answer of a few bytes is one item.
+the first part of the body are there; a body that is slow to begin does not hold its head back for long
+(``proxy.relay``), so that an answer of a few bytes is one item.
 
 An upstream that can't be reached, breaks, or answers 503 with ``Retry-After`` lets the other copy win; where there is
 none, that answer is the answer. Every other answer counts, whatever its status, unless ``let_other_win`` names it.
@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-import trio
-
 from tiedreq.proxy import headers as rules
 from tiedreq.proxy.messages import ONCE, PASSAGE, TIED, Ask, BadMessage, Head, pack_trailers
 from tiedreq.proxy.passage import PassageDesk
@@ -24,7 +22,6 @@ from tiedreq.proxy.relay import Parts
 from tiedreq.proxy.upstream import Broke, HttpClient, Response, Unreachable
 from tiedreq.service import TIMEOUT_MAX_SECONDS, Context, Failure, Service
 
-HEAD_SECONDS = 0.1
 BUSY_BYTES_MAX = 64 * 1024
 """The longest body of an answer that another copy may better."""
 PUSHBACK_SECONDS_MAX = 5.0
@@ -60,7 +57,7 @@ class Worker:
             if repeat:
                 await self._unless_busy(response, ctx.pushback)
             parts = Parts(response)
-            part = await _first(parts, response)
+            part = await parts.first()
             yield Head(response.status, response.headers, part, parts.over and not response.trailers).pack()
             while not parts.over:
                 part = await parts.next()
@@ -101,20 +98,6 @@ class Worker:
 
 def _broke(error: Broke, repeat: bool) -> Failure:
     return Failure(BROKE, str(error) if repeat else f"{error}; it may have been carried out", retryable=repeat)
-
-
-async def _first(parts: Parts, response: Response) -> bytes:
-    """The first part of a body, if it comes soon."""
-    part = response.ready()
-    if part is None:
-        with trio.move_on_after(HEAD_SECONDS) as scope:
-            part = await response.receive()
-        if scope.cancelled_caught:
-            return b""
-    if not part:
-        parts.over = True
-        return b""
-    return parts.more(part)
 
 
 def sidecar_service(worker: Worker, desk: PassageDesk) -> Service:
