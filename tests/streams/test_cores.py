@@ -297,6 +297,32 @@ def test_what_is_learned_is_the_time_to_the_first_content() -> None:
     assert earned() == round(0.05 * 0.2e9)
 
 
+def test_an_empty_end_that_is_the_answer_is_useful_work() -> None:
+    caller = Caller(Hedged(Backup(after=1.0, since="send")), replicas="abc", learns=True)
+    (first,) = caller.sent
+    lesson = caller.core._account.lesson
+    assert lesson is not None
+    before = lesson.budget.deposited - lesson.budget.floored
+    (done,) = caller.give(e.ResultReceived(caller.link(first.copy), first.copy, True, 0.2))[1:]
+    assert done.outcome.kind == c.OutcomeKind.ANSWERED
+    assert lesson.budget.deposited - lesson.budget.floored - before == round(0.05 * 0.2e9)
+
+
+def test_an_empty_end_of_a_backup_may_win() -> None:
+    for first_ends_before in (True, False):
+        caller = Caller(Hedged(Backup(after=1.0, since="send", budget=None)), replicas="abc")
+        (first,) = caller.sent
+        caller.now = 1.0
+        (command,) = caller.give(e.TimePassed())
+        backup = command.submit.copy
+        failure = e.FailureReceived(caller.link(first.copy), first.copy, "bad", "", b"", False)
+        empty = e.ResultReceived(caller.link(backup), backup, True)
+        for event in (failure, empty) if first_ends_before else (empty, failure):
+            commands = caller.give(event)
+        assert commands[-1].outcome == c.Outcome(c.OutcomeKind.ANSWERED, backup)
+        assert caller.stats.backups_won == 1
+
+
 def test_credit_follows_what_the_user_takes() -> None:
     caller = Caller(Plain(), window=Window(4, 1000, False))
     (only,) = caller.sent

@@ -247,9 +247,11 @@ class StreamCore(CallCore):
             self._winner_ended(CopyState.DONE, Cause.NONE, now)
             self._complete(Outcome(OutcomeKind.ANSWERED, sent.id), now)
             return
-        self._mark(sent, CopyState.DONE, Cause.NONE, now, event.service_time, wait=event.queue_wait)
+        used = False
         if not isinstance(self._last_resort, _Empty):
             self._last_resort = _Empty(sent.id)
+            used = not any(copy.alive and copy is not sent for copy in self.copies.values())
+        self._mark(sent, CopyState.DONE, Cause.NONE, now, event.service_time, wait=event.queue_wait, used=used)
         self._check_round(now)
 
     def _failure_received(self, event: FailureReceived, now: float) -> None:
@@ -274,6 +276,7 @@ class StreamCore(CallCore):
             super()._check_round(now)
         elif not any(sent.alive for sent in self.copies.values()):
             if isinstance(last, _Empty):
+                self._stats.backups_won += self.copies[last.copy].kind == CopyKind.BACKUP
                 self._out.append(DeliverItems(last.copy))
                 self._complete(Outcome(OutcomeKind.ANSWERED, last.copy), now)
             else:
