@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from tiedreq.core.events import (
 from tiedreq.core.messages import Claim, Submit
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity, MethodInfo
+from tiedreq.core.workqueue import WorkQueue
 
 HERE, PEER = Identity("b", 1), Identity("a", 2)
 FLOOD, MODEST = 7, 8
@@ -178,4 +183,32 @@ def test_clients_that_come_and_go_leave_nothing() -> None:
         bench.submit(client)
         bench.finish()
     shares = bench.core._queue._shares
-    assert shares is not None and max(len(turns) for turns in shares._turns.values()) <= 256
+    waiting = {held.id.client for held in bench.core._queue}
+    assert shares is not None and len(waiting) < 50
+    assert shares._turns.keys() == shares._clients.keys() == shares._waiting[""].keys() == waiting
+
+
+def test_a_choice_among_many_clients_costs_what_one_among_few_does() -> None:
+    def spent(clients: int) -> int:
+        queue: WorkQueue[int] = WorkQueue({})
+        for number in range(3 * clients):
+            queue.push("work", CopyId(number % clients, number, 0, UNTIED), number)
+        running = queue.running(8)
+        for client in range(7):
+            running.add("work", client)
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert queue.take(running) == 7
+        finally:
+            sys.settrace(before)
+        return lines
+
+    assert spent(10) == spent(1000)

@@ -40,7 +40,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.waiting: list[tuple[str, CopyId]] = []
         self.running: list[tuple[str, int]] = []
         self.number = 0
-        self.turns: list[tuple[str, int]] = []  # since copies of several clients wait
+        self.lane_turns: list[tuple[str, int]] = []  # by lane, since copies of several clients wait
+        self.turns: list[tuple[int, str]] = []
 
     def _new(self, client: int) -> CopyId:
         self.number += 1
@@ -72,10 +73,10 @@ class QueueMachine(RuleBasedStateMachine):
         clients = {client for method, client in self.running if name in ("", method)}
         return slots // len(clients | {copy.client for method, copy in self.waiting if name in ("", method)})
 
-    def _turn(self, name: str, one: tuple[str, CopyId]) -> int:
-        """When its client was chosen last."""
-        entry = name, one[1].client
-        return len(self.turns) - self.turns[::-1].index(entry) if entry in self.turns else 0
+    @staticmethod
+    def _out_of(turns: list[tuple[Any, Any]], one: tuple[Any, Any]) -> tuple[Any, Any]:
+        turns.remove(one)
+        return one
 
     def _best(
         self, name: str, able: list[tuple[str, CopyId]], slots: int, whole: int
@@ -87,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
         here = Counter(client for method, client in self.running if name in ("", method))
         below = [one for one in mine if counts[one[1].client] < max(1, whole) and here[one[1].client] < max(1, own)]
         if below and not (whole and own):
-            return False, min(below, key=lambda one: self._turn("" if own else name, one))
+            return False, min(below, key=lambda one: self.lane_turns.index((name, one[1].client)))
         return not below, (below or mine)[0]
 
     @rule(fairly=st.booleans(), slots=st.integers(1, 6))
@@ -104,9 +105,11 @@ class QueueMachine(RuleBasedStateMachine):
         if fairly and self.queue_had_several:
             whole = self._share(slots, "")
             best = [self._best(name, able, slots, whole) for name in LANES if any(lane(one[0]) == name for one in able)]
-            ranks = {one: (beyond, 0 if beyond or whole else self._turn("", one)) for beyond, one in best}
+            turns = [client for client, _ in self.turns]
+            ranks = {one: (beyond, 0 if beyond or whole else turns.index(one[1].client)) for beyond, one in best}
             chosen = min(ranks, key=lambda one: (*ranks[one], self.waiting.index(one)))
-            self.turns.extend((name, chosen[1].client) for name in {"", lane(chosen[0])})
+            self.lane_turns.append(self._out_of(self.lane_turns, (lane(chosen[0]), chosen[1].client)))
+            self.turns.append(self._out_of(self.turns, (chosen[1].client, "")))
         assert taken == str(chosen[1])
         self.waiting.remove(chosen)
         self.running.append((chosen[0], chosen[1].client))
@@ -121,10 +124,19 @@ class QueueMachine(RuleBasedStateMachine):
         """Until the queue is empty again."""
         if not self.waiting:
             self.queue_had_several = False
-            self.turns.clear()
         elif len({copy.client for _, copy in self.waiting}) > 1:
             self.queue_had_several = True
+        self._take_turns()
         assert self.queue.several == self.queue_had_several
+
+    def _take_turns(self) -> None:
+        """Who waits and did not has the last turn; who waits no more has none."""
+        waiting = dict.fromkeys((lane(method), copy.client) for method, copy in self.waiting)
+        self.lane_turns = [one for one in self.lane_turns if one in waiting]
+        self.lane_turns += [one for one in waiting if one not in self.lane_turns]
+        clients = dict.fromkeys((client, "") for _, client in waiting)
+        self.turns = [one for one in self.turns if one in clients]
+        self.turns += [one for one in clients if one not in self.turns]
 
     @invariant()
     def same_length_and_order(self) -> None:

@@ -2,11 +2,11 @@
 
 A client's share is the number of slots divided by the number of clients that wait or run, at least one. Of a method
 that may have only so many slots a client has such a share as well, among those that wait for that method or run it.
-Where there are more clients than slots they take turns: the one whose last start is longest ago is next.
+Where there are more clients than slots they take turns, in the order in which they came to wait or were chosen last.
 
-Entering and leaving cost the same however many copies wait. Choosing looks at the clients that run, of which there are
-no more than slots; when the oldest copy's client has its share, or clients take turns, all clients that wait are looked
-at. Used by ``core.workqueue``, as long as there is more than one client.
+Entering and leaving cost the same however many copies and clients wait. Choosing looks at the clients that run, of
+which there are no more than slots, and at as many that wait. Used by ``core.workqueue``, as long as there is more than
+one client.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from tiedreq.core.types import CopyId
 
 ALL = ""
 """The lane of methods without a limit, and the name under which all that runs is counted."""
-TURNS_SPARE = 128
-"""The last starts of so many clients may be remembered beyond those of twice as many as wait."""
 
 
 class Running:
@@ -40,14 +38,17 @@ class Running:
 
 
 class Shares:
-    """What waits, by lane and client; each copy has a place, and the lowest came first. Below 0: before all others."""
+    """What waits, by lane and client; each copy has a place, and the lowest came first. Below 0: before all others.
+
+    Clients stand in the order of their turns.
+    """
 
     __slots__ = ("_clients", "_turn", "_turns", "_waiting")
 
     def __init__(self, lanes: Iterable[str]) -> None:
-        self._waiting: dict[str, dict[int, OrderedDict[CopyId, int]]] = {name: {} for name in lanes}
+        self._waiting: dict[str, OrderedDict[int, OrderedDict[CopyId, int]]] = {name: OrderedDict() for name in lanes}
         self._clients: dict[int, int] = {}  # in how many lanes each waits
-        self._turns: dict[str, dict[int, int]] = {name: {} for name in self._waiting}  # when each was chosen last
+        self._turns: dict[int, int] = {}  # of those, the lowest is next
         self._turn = 0
 
     def add(self, lane: str, copy: CopyId, place: int) -> None:
@@ -55,6 +56,9 @@ class Shares:
         client, waiting = copy[0], self._waiting[lane]
         if client not in waiting:
             waiting[client] = OrderedDict()
+            if client not in self._clients:
+                self._turn += 1
+                self._turns[client] = self._turn
             self._clients[client] = self._clients.get(client, 0) + 1
         places = waiting[client]
         places[copy] = place
@@ -70,7 +74,7 @@ class Shares:
             del waiting[client]
             self._clients[client] -= 1
             if not self._clients[client]:
-                del self._clients[client]
+                del self._clients[client], self._turns[client]
 
     def choose(self, heads: Iterable[tuple[str, CopyId]], running: Running | None) -> tuple[str, CopyId] | None:
         """The lane and the copy whose turn it is; ``heads`` are the oldest copies of the lanes that may run one more.
@@ -79,16 +83,19 @@ class Shares:
         """
         if running is None:
             return min(heads, key=lambda head: self._waiting[head[0]][head[1][0]][head[1]], default=None)
-        whole, turns = self._share(ALL, self._clients, running), self._turns[ALL]
+        whole = self._share(ALL, self._clients, running)
         best: tuple[bool, int, int] | None = None
         chosen: tuple[str, CopyId] | None = None
         for name, head in heads:
             beyond, place, copy = self._choose_in(name, head, running, whole)
-            rank = beyond, 0 if beyond or whole else turns.get(copy[0], 0), place
+            rank = beyond, 0 if beyond or whole else self._turns[copy[0]], place
             if best is None or rank < best:
                 best, chosen = rank, (name, copy)
         if chosen is not None:
-            self._took_turn(chosen[0], chosen[1][0], running)
+            client = chosen[1][0]
+            self._waiting[chosen[0]].move_to_end(client)
+            self._turn += 1
+            self._turns[client] = self._turn
         return chosen
 
     def _choose_in(self, name: str, head: CopyId, running: Running, whole: int) -> tuple[bool, int, CopyId]:
@@ -97,29 +104,18 @@ class Shares:
         own = whole if name == ALL else self._share(name, waiting, running)
         of_all, of_lane = max(1, whole), max(1, own)
         runs, runs_here = running.counts[ALL], running.counts[name]
-        client, place = head[0], waiting[head[0]][head]
-        beyond = runs.get(client, 0) >= of_all or runs_here.get(client, 0) >= of_lane
-        if whole and own and not beyond:
-            return beyond, place, head
-        turns = self._turns[ALL if own else name]
-        best = beyond, 0 if beyond or (whole and own) else turns.get(client, 0), place
-        chosen = head
+        by_turns = not (whole and own)
+        beyond, place, chosen = True, waiting[head[0]][head], head
+        if not by_turns and runs.get(head[0], 0) < of_all and runs_here.get(head[0], 0) < of_lane:
+            return False, place, head
         for client, places in waiting.items():
             if runs.get(client, 0) < of_all and runs_here.get(client, 0) < of_lane:
-                copy, place = next(iter(places.items()))
-                rank = False, 0 if whole and own else turns.get(client, 0), place
-                if rank < best:
-                    best, chosen = rank, copy
-        return best[0], best[2], chosen
-
-    def _took_turn(self, name: str, client: int, running: Running) -> None:
-        self._turn += 1
-        for lane in {ALL, name}:
-            turns = self._turns[lane]
-            turns[client] = self._turn
-            if len(turns) > TURNS_SPARE + 2 * len(self._clients):
-                runs = running.counts[ALL]
-                self._turns[lane] = {one: at for one, at in turns.items() if one in self._clients or one in runs}
+                copy, at = next(iter(places.items()))
+                if beyond or at < place:
+                    beyond, place, chosen = False, at, copy
+                if by_turns:
+                    break
+        return beyond, place, chosen
 
     @staticmethod
     def _share(name: str, waiting: Mapping[int, object], running: Running) -> int:
@@ -131,5 +127,6 @@ class Shares:
         return running.slots[name] // max(1, clients)
 
     def snapshot(self) -> tuple[object, ...]:
-        """What choices depend on beyond what waits and runs: who was chosen in which order."""
-        return tuple((name, tuple(sorted(turns, key=turns.__getitem__))) for name, turns in self._turns.items())
+        """What choices depend on beyond what waits and runs: whose turn is when."""
+        lanes = tuple((name, tuple(waiting)) for name, waiting in self._waiting.items())
+        return lanes, tuple(sorted(self._turns, key=self._turns.__getitem__))
