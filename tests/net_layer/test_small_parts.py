@@ -39,16 +39,17 @@ class TestAddresses:
             parse_address(text)
 
     @pytest.mark.parametrize(
-        ("url", "secure", "address", "resource"),
+        ("url", "secure", "address", "resource", "certified"),
         [
-            ("ws://a:7000", False, ("a", 7000), "/"),
-            ("wss://a", True, ("a", 443), "/"),
-            ("ws://a", False, ("a", 80), "/"),
-            ("wss://[::1]:7000/x?y=1", True, ("::1", 7000), "/x?y=1"),
+            ("ws://a:7000", False, ("a", 7000), "/", "a"),
+            ("wss://a", True, ("a", 443), "/", "a"),
+            ("ws://a", False, ("a", 80), "/", "a"),
+            ("wss://[::1]:7000/x?y=1", True, ("::1", 7000), "/x?y=1", "::1"),
+            ("wss://10.0.0.7:7000#a.example", True, ("10.0.0.7", 7000), "/", "a.example"),
         ],
     )
-    def test_urls(self, url: str, secure: bool, address: tuple[str, int], resource: str) -> None:
-        assert parse_url(url) == (url, secure, Address(*address), resource)
+    def test_urls(self, url: str, secure: bool, address: tuple[str, int], resource: str, certified: str) -> None:
+        assert parse_url(url) == (url, secure, Address(*address), resource, certified)
 
 
 class TestQuietLog:
