@@ -170,6 +170,7 @@ class Cluster:
         late = await self._drain_all(leaving)
         for keeper in leaving:
             self._executions_gone += keeper.executions
+            self._lost_at.pop(keeper.name, None)
             self._output.event({"event": "replica_left", "replica": keeper.name, "pid": keeper.pid})
         failed = {name: self._not_joined.pop(name) for name in names if name in self._not_joined}
         if failed:

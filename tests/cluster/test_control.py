@@ -308,3 +308,14 @@ async def test_a_slow_replica_takes_a_factor_longer(autojump_clock: trio.testing
         assert await seconds("once") == pytest.approx(0.1)
         slowness.factor = 1.0
         assert await seconds("work") == pytest.approx(0.1)
+
+
+async def test_how_long_a_replica_that_left_was_away_is_not_asked_of_its_successor(tmp_path: Path) -> None:
+    """r2 is lost and leaves before it is back; whoever has its name later was not away since then."""
+    _, cluster = operator(tmp_path, app="somewhere:service")
+    for keeper in cluster.keepers:
+        keeper.url, keeper.pid = f"ws://127.0.0.1:{7000 + int(keeper.name[1:])}", 1
+        keeper.gone.set()  # none of them runs here
+    cluster.went_down(cluster.keepers[2], 1, "killed")
+    assert await cluster.scale(2) == ["r2"]
+    assert [keeper.name for keeper in cluster.keepers] == ["r0", "r1"] and not cluster._lost_at
