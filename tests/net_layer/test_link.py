@@ -484,10 +484,17 @@ def count_descriptors() -> int:
 class TestFullOutbox:
     async def test_a_full_outbox_refuses(self, world: World) -> None:
         async with connected(world, options=LinkOptions(outbox=OutboxLimits(messages_max=10))) as pair:
-            results = [pair.link.send(cancel(number)) for number in range(15)]
+            results = [pair.link.send(reply(number, 10)) for number in range(15)]
             assert results == [True] * 10 + [False] * 5
             assert pair.link.statistics.refused == 5
             await pair.theirs.until(lambda: len(pair.theirs.messages) == 10)
+
+    async def test_what_a_copy_is_owed_has_some_room_more(self, world: World) -> None:
+        async with connected(world, options=LinkOptions(outbox=OutboxLimits(messages_max=10))) as pair:
+            assert all(pair.link.send(reply(number, 10)) for number in range(10))
+            results = [pair.link.send(cancel(number)) for number in range(15)]
+            assert results == [True] * 10 + [False] * 5, "twice the limit is the end"
+            await pair.theirs.until(lambda: len(pair.theirs.messages) == 20)
 
     async def test_a_full_outbox_sheds_the_oldest_notices(self, world: World) -> None:
         options = LinkOptions(outbox=OutboxLimits(messages_max=100), when_full="shed")
