@@ -244,6 +244,22 @@ async def test_no_upstream_is_there(autojump_clock) -> None:
             assert status == 502 and headers["tiedreq-error"] == "upstream-unreachable"
 
 
+@pytest.mark.parametrize("size", [3, 200_000])
+async def test_a_503_in_chunks_lets_another_answer_while_it_is_short(autojump_clock, size: int) -> None:
+    async def busy(replica: str, number: int, plug: Plug) -> None:
+        await read_request(plug)
+        await plug.send(b"HTTP/1.1 503 Full\r\nRetry-After: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await plug.send(b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size))
+
+    async with site(busy, replicas=2) as made:
+        await made.plug.send(GET)
+        status, headers, _ = split(await made.plug.until(b"\r\n\r\n"))
+        assert headers["transfer-encoding"] == "chunked"
+        body = await made.plug.until(b"0\r\n\r\n")
+        assert status == 503 and body.count(b"x") == size
+        assert (len(made.seen) > 1) is (size == 3), "one that is long is an answer"
+
+
 async def test_503_with_retry_after_lets_another_answer(autojump_clock) -> None:
     async def busy(replica: str, number: int, plug: Plug) -> None:
         while True:

@@ -79,6 +79,8 @@ def test_what_a_client_says_of_those_before_it_counts_only_where_it_is_trusted()
     kept = upstream(told, trusted=True)
     assert kept[b"x-forwarded-for"] == b"10.0.0.1, 192.0.2.7" and kept[b"x-forwarded-proto"] == b"https"
     assert kept[b"x-forwarded-host"] == b"shop.example" and kept[b"forwarded"] == b"for=10.0.0.1"
+    kept = upstream([*told, (b"connection", b"x-forwarded-for, x-forwarded-proto, x-real-ip")], trusted=True)
+    assert kept[b"x-forwarded-for"] == b"10.0.0.1, 192.0.2.7" and kept[b"x-forwarded-proto"] == b"https"
     for name in (b"x-forwarded-prefix", b"x-forwarded-port", b"x-real-ip"):
         assert name not in upstream([(name, b"1")]) and name in upstream([(name, b"1")], trusted=True)
 
@@ -143,6 +145,10 @@ def test_an_absolute_target_names_the_host() -> None:
     )
     assert origin_form(b"http://shop.example?b=/c", headers)[0] == b"/?b=/c"
     assert origin_form(b"http://shop.example", headers)[0] == b"/"
+    assert origin_form(b"http://shop.example", headers, b"OPTIONS")[0] == b"*"
+    assert origin_form(b"http://shop.example/", headers, b"OPTIONS")[0] == b"/"
+    assert origin_form(b"http://shop/shop", headers, b"OPTIONS")[0] == b"/shop"
+    assert origin_form(b"http://shop.example?a", headers, b"OPTIONS")[0] == b"/?a"
     assert origin_form(b"/a", headers) == (b"/a", headers)
     assert origin_form(b"*", headers) == (b"*", headers)
 

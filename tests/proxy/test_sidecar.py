@@ -79,6 +79,8 @@ class App:
             await plug.exactly(1)
         if "/hang" in line:
             await plug.exactly(1)
+        if "/still" in line:
+            await trio.sleep_forever()
         told = f"{self.name} {line.split()[0]} {len(body)} {headers.get('content-length')}"
         await plug.send(answer(told.encode()))
 
@@ -167,6 +169,17 @@ async def test_a_client_that_leaves_closes_the_upload_and_frees_the_slot() -> No
         handle = sidecars[0].handle
         assert handle is not None
         await until(lambda: handle.status()["free"] == 1)
+
+
+async def test_a_slot_that_was_lent_is_free_when_the_upstream_has_let_go() -> None:
+    async with running(1, slots=1) as (apps, sidecars, plug):
+        await plug.send(LONG.replace(b"/a", b"/still"))
+        await until(lambda: bool(apps[0].requests))
+        handle = sidecars[0].handle
+        assert handle is not None and handle.status()["free"] == 0
+        await plug.close()
+        await until(lambda: handle.status()["free"] == 1)
+        assert sidecars[0].upstream.open == 0, "the upstream is asked no more than one thing at a time"
 
 
 async def test_a_ticket_is_needed() -> None:

@@ -101,7 +101,7 @@ class Front:
         if not fields.may_go_on(method, visit.headers):
             await visit.say(405 if method == b"TRACE" else 200, "tiedreq: Max-Forwards ends here")
             return
-        target, headers = fields.origin_form(visit.target, visit.headers)
+        target, headers = fields.origin_form(visit.target, visit.headers, method)
         kept = fields.for_upstream(
             method,
             headers,

@@ -19,7 +19,7 @@ HOP_BY_HOP = frozenset(
 )
 """Fields of one connection, which are never passed on [9110, 7.6.1]."""
 KEPT = frozenset({b"host", b"content-length", b"content-type"})
-"""Fields that ``Connection`` can't have dropped."""
+"""Fields that ``Connection`` can't have dropped, nor those that tell who asked."""
 FORWARDED = frozenset({b"forwarded", b"x-real-ip"})
 """With all of ``X-Forwarded-*``, what a request says of those before it."""
 OURS = frozenset({b"tiedreq-replica", b"tiedreq-error", b"tiedreq-ticket"})
@@ -99,12 +99,16 @@ def _absolute(target: bytes) -> tuple[bytes, bytes] | None:
     return authority, path if path.startswith(b"/") else b"/" + path
 
 
-def origin_form(target: bytes, headers: Headers) -> tuple[bytes, Headers]:
+def origin_form(target: bytes, headers: Headers, method: bytes = b"GET") -> tuple[bytes, Headers]:
     """The target as an origin server is asked, and the headers; the host of an absolute target replaces ``Host``."""
     found = None if target.startswith(b"/") or target == b"*" else _absolute(target)
     if found is None:
         return target, headers
     authority, path = found
+    if (
+        method == b"OPTIONS" and target.partition(b"://")[2] == authority
+    ):  # neither path nor query: the server as a whole
+        path = b"*"
     return path, [(b"host", authority), *((name, value) for name, value in headers if name != b"host")]
 
 
@@ -116,7 +120,7 @@ def may_go_on(method: bytes, headers: Headers) -> bool:
 
 
 def _end_to_end(headers: Headers) -> Headers:
-    named = {name for name in members(headers, b"connection") if name not in KEPT}
+    named = {name for name in members(headers, b"connection") if name not in KEPT and not _forwarded(name)}
     return [
         (name, value) for name, value in headers if name not in HOP_BY_HOP and name not in named and name not in OURS
     ]

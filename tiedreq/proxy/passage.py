@@ -74,6 +74,9 @@ class PassageDesk:
         finally:
             self._open.pop(ticket, None)
             passage.scope.cancel()
+            if passage.claimed.is_set():  # the slot is free when the upstream has let go
+                with trio.CancelScope(shield=True):
+                    await passage.over.wait()
 
     async def _wait(self, passage: _Passage) -> None:
         with trio.move_on_after(CLAIM_SECONDS):

@@ -243,6 +243,7 @@ class Response:
         self._method = method
         self._sending = False
         self._broken = False
+        self._put_back = b""
         self.status = 0
         self.headers: Headers = []
         self.trailers: Headers = []
@@ -346,8 +347,15 @@ class Response:
             except _BROKEN as error:
                 raise self._broke("the connection broke") from error
 
+    def put_back(self, part: bytes) -> None:
+        """Let ``part``, which has been received, be received again."""
+        self._put_back = part
+
     def ready(self) -> bytes | None:
         """As ``receive``, if it has arrived already; None otherwise. Raises ``Broke``."""
+        if self._put_back:
+            part, self._put_back = self._put_back, b""
+            return part
         if self.whole:
             return b""
         line = self._open_line()

@@ -85,11 +85,14 @@ class Worker:
         status, pause = response.status, rules.retry_after(response.status, response.headers)
         if pause is None and status not in self._let_other_win:
             return
-        if response.length is None or response.length > BUSY_BYTES_MAX:
+        if response.length is not None and response.length > BUSY_BYTES_MAX:
             return
         body = b""
         while part := await response.receive():
             body += part
+            if len(body) > BUSY_BYTES_MAX:
+                response.put_back(body)
+                return
         if pause:
             pushback(min(pause, PUSHBACK_SECONDS_MAX))
         answer = Head(status, response.headers, body, True)
