@@ -116,12 +116,17 @@ async def test_two_addresses_of_one_replica(autojump_clock) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_another_one_of_the_same_name(autojump_clock) -> None:
+async def test_another_one_of_the_same_name(autojump_clock, caplog: pytest.LogCaptureFixture) -> None:
     async with place("a", "b") as found:
         found.named = False
         await found.start("a", "a-too")
         found.tell()
         await until(lambda: "too" in found.lives["a"].handle._server.peers.troubles.get(url("a-too"), ""))
+        await trio.sleep(20)
+    told = [record.getMessage() for record in caplog.records if "named 'a' too" in record.getMessage()]
+    assert sum(url("a-too") in text and text.startswith("another replica") for text in told) == 1, (
+        "and not again and again"
+    )
 
 
 async def test_a_source_of_peers_and_peers(autojump_clock) -> None:

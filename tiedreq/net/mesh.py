@@ -216,6 +216,7 @@ class Mesh:
         if hello.name == self._own.name:
             if hello.incarnation != self._own.incarnation:
                 self.troubles[slot.replica.url] = f"another replica is named {hello.name!r} too"
+                logger.warning("another replica, at %s, is named %r too", slot.replica.url, hello.name)
             return "spare", "this is the dialer's own name"
         if hello.name < self._own.name:
             return "spare", "of two replicas the one with the lower name dials"
