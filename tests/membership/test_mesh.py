@@ -109,9 +109,11 @@ async def test_two_addresses_of_one_replica(autojump_clock) -> None:
         await nursery.start(found.network.serve, "b-too", server.accepted)
         found.tell(["a", "b", "b-too"])
         await until(lambda: found.meshed("a", "b"))
-        await trio.sleep(10)
+        await trio.sleep(10)  # both may come up at once, and each end may then keep another one: that is settled by now
         mesh = found.lives["a"].handle._server.peers
-        assert mesh.links["b"].statistics.times_up == 1, "the second address takes nothing from the first"
+        link, times = mesh.links["b"], mesh.links["b"].statistics.times_up
+        await trio.sleep(30)
+        assert mesh.links["b"] is link and link.statistics.times_up == times, "the addresses take it from each other"
         assert mesh.view()["up"] == 1
         nursery.cancel_scope.cancel()
 
