@@ -13,10 +13,11 @@ import trio.testing
 from tests.proxy._peer import Plug, ScriptedUpstream, answer, read_request
 from tests.proxy.test_listener import exchange, plug_into, split, tended
 from tiedreq.core.policy import Backup, Plain, Tied
+from tiedreq.errors import RemoteFailure
 from tiedreq.net.client import Client
 from tiedreq.proxy.front import Front, FrontOptions
 from tiedreq.proxy.listener import HttpListener
-from tiedreq.proxy.messages import ONCE, TIED
+from tiedreq.proxy.messages import ONCE, TIED, Ask
 from tiedreq.proxy.rules import Rules
 from tiedreq.proxy.upstream import HttpClient, Unreachable
 from tiedreq.proxy.worker import Worker
@@ -355,6 +356,30 @@ async def test_what_is_refused_reaches_no_upstream(autojump_clock, request_: byt
     async with site(simple) as made:
         told, _, body = await exchange(made.plug, request_)
         assert told == status and body.startswith(b"tiedreq: ") and body.count(b"\n") == 1 and not made.seen
+
+
+@pytest.mark.parametrize(
+    ("target", "field"),
+    [
+        (b"/ HTTP/1.1\r\nX: y", (b"x", b"y")),
+        (b"/", (b"x", b"y\r\nX-Admin: yes")),
+        (b"/", (b"Content-Length", b"5")),
+        (b"/", (b"transfer-encoding", b"chunked")),
+    ],
+)
+async def test_what_is_no_request_of_a_front_reaches_no_upstream(
+    autojump_clock, caplog, target: bytes, field: tuple[bytes, bytes]
+) -> None:
+    """Who knows the secret of the cluster may be a front of somebody else's making."""
+    ask = Ask(b"POST", target, [(b"host", b"a"), field], b"0\r\n\r\nGET /b HTTP/1.1\r\nhost: a\r\n\r\n")
+    async with site(simple) as made:
+        for method in (TIED, ONCE):
+            with pytest.raises(RemoteFailure) as caught:
+                async with made.client.stream(method, ask.pack(), policy=Plain(), timeout=10.0):
+                    pass
+            assert caught.value.code == "bad_request"
+        assert not any(upstream.dialed for upstream in made.upstreams.values())
+    assert not caplog.records
 
 
 async def test_a_front_that_leads_back_to_itself(autojump_clock) -> None:

@@ -21,6 +21,9 @@ PASSAGE = "http-passage"
 """The method that waits for a slot, and lends it to a request whose body is streamed (``proxy.passage``)."""
 
 
+_FRAMING = (b"content-length", b"transfer-encoding")
+
+
 class BadMessage(Exception):
     """What came is not a message of a front or a sidecar."""
 
@@ -43,7 +46,10 @@ class Ask:
         """Raises ``BadMessage``."""
         match value:
             case [bytes(method), bytes(target), list(headers), bytes(body)]:
-                return cls(method, target, _pairs(headers), body)
+                pairs = _pairs(headers)
+                if any(name.lower() in _FRAMING for name, _ in pairs):
+                    raise BadMessage("the headers of a request tell where its body ends, which is known already")
+                return cls(method, target, pairs, body)
         raise BadMessage("the arguments are no HTTP request: is the other side a front of this version?")
 
 

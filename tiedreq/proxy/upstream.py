@@ -40,6 +40,10 @@ class UpstreamError(Exception):
     """The upstream gave no answer."""
 
 
+class NotHttp(UpstreamError):
+    """The request can't be sent: HTTP does not know such a one."""
+
+
 class Unreachable(UpstreamError):
     """No connection: nothing was sent."""
 
@@ -124,11 +128,14 @@ class HttpClient:
         """Send a request with a whole body; the response, once its head is there.
 
         ``headers`` don't tell the length of the body. ``repeat``: the request may be sent twice. The response is to be
-        closed. Raises ``Unreachable`` when nothing was sent, ``Broke`` otherwise.
+        closed. Raises ``NotHttp`` and ``Unreachable`` when nothing was sent, ``Broke`` otherwise.
         """
         if body or method in (b"POST", b"PUT", b"PATCH"):
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        request = h11.Request(method=method, target=target, headers=headers)
+        try:
+            request = h11.Request(method=method, target=target, headers=headers)
+        except h11.LocalProtocolError as error:
+            raise NotHttp(str(error)) from None
         line = await self._kept(self._idle_seconds if repeat else FRESH_SECONDS)
         if line is not None:
             response = Response(self, line, method)

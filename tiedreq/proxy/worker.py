@@ -19,7 +19,7 @@ from tiedreq.proxy import headers as rules
 from tiedreq.proxy.messages import ONCE, PASSAGE, TIED, Ask, BadMessage, Head, pack_trailers
 from tiedreq.proxy.passage import PassageDesk
 from tiedreq.proxy.relay import Parts
-from tiedreq.proxy.upstream import Broke, HttpClient, Response, Unreachable
+from tiedreq.proxy.upstream import Broke, HttpClient, NotHttp, Response, Unreachable
 from tiedreq.service import TIMEOUT_MAX_SECONDS, Context, Failure, Service
 
 BUSY_BYTES_MAX = 64 * 1024
@@ -74,6 +74,8 @@ class Worker:
     async def _begin(self, ask: Ask, repeat: bool) -> Response:
         try:
             return await self._upstream.send(ask.method, ask.target, ask.headers, ask.body, repeat=repeat)
+        except NotHttp as error:
+            raise Failure("bad_request", f"no HTTP request: {error}") from None
         except Unreachable as error:
             self._refused(error)
             raise Failure(UNREACHABLE, f"no connection to the upstream: {error}", retryable=True) from None
