@@ -10,6 +10,7 @@ import trio.testing
 
 from tests.proxy._peer import Plug
 from tiedreq.core.errors import BadOption
+from tiedreq.net.edge import no_groups
 from tiedreq.proxy.listener import HttpListener, ListenerLimits
 from tiedreq.proxy.visit import Aborted, Visit
 
@@ -232,6 +233,22 @@ async def test_a_client_that_waits_to_send_its_body(connect, autojump_clock) -> 
     assert (await exchange(plug, b"abc"))[2] == b"POST / abc"
     await plug.send(waits % 4)
     assert split(await plug.until(b"\r\n\r\n"))[0] == 413
+
+
+async def test_an_answer_to_a_client_that_does_not_read_that_it_may_send(nursery, autojump_clock, caplog) -> None:
+    async def answers_meanwhile(visit: Visit) -> None:
+        with no_groups():
+            async with trio.open_nursery() as asking:
+                asking.start_soon(visit.go_on)
+                await trio.sleep(1)
+                await visit.say(413, "too large")
+
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    listener = tended(HttpListener(answers_meanwhile, ListenerLimits()), nursery)
+    nursery.start_soon(listener.serve, theirs, "192.0.2.1")
+    await ours.send_all(b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+    await trio.sleep(2)
+    assert listener.connections == 0 and not caplog.records
 
 
 async def test_drain(nursery, autojump_clock) -> None:

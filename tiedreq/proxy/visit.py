@@ -56,8 +56,8 @@ class Wire:
         self._sending.begin(self._scope)
         try:
             await self.stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise ClientGone from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+            raise ClientGone from None  # busy: it does not even take "100 Continue"
         finally:
             self._sending.end(self._scope)
 
