@@ -250,7 +250,7 @@ def cancels(step: Step) -> None:
 
 
 def settled(step: Step) -> None:
-    """Slots are filled, in the order of arrival, whoever can be told of it."""
+    """Slots are filled, in the order of arrival of each client's copies, whoever can be told of it."""
     core, before = step.core, step.before
     if not isinstance(step.event, InputSettled):
         return
@@ -263,7 +263,7 @@ def settled(step: Step) -> None:
         need(method.idempotent or not twice, "6, unsafe", f"{submit.copy} starts, and may not run twice")
         if submit.copy in before.order and submit.copy not in before.granted:
             for earlier in before.order[: before.order.index(submit.copy)]:
-                held = core._copies.get(earlier)
+                held = core._copies.get(earlier) if earlier[0] == submit.copy[0] else None  # clients may take turns
                 waits = held is not None and held.waiting and held.submit.method == submit.method
                 need(not waits, "6.3", f"{submit.copy} overtakes {earlier} in the queue")
     missing = sum(
