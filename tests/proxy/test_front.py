@@ -175,6 +175,36 @@ async def test_a_client_that_leaves_closes_the_connections_to_the_upstreams(auto
         assert made.open == 0 and made.client.stats()["in_flight"] == 0
 
 
+@pytest.mark.parametrize("method", [b"GET", b"DELETE"])
+async def test_nothing_is_left_of_a_client_that_leaves_at_any_stage(autojump_clock, method: bytes) -> None:
+    stages = [
+        b"",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
+        b"HTTP/1.1 503 Full\r\nRetry-After: 1\r\nContent-Length: 9\r\n\r\nabc",
+    ]
+
+    async def hangs(replica: str, number: int, plug: Plug) -> None:
+        line, _, _ = await read_request(plug)
+        await plug.send(stages[int(line.split("/")[1].split()[0])])
+        assert not await plug.stream.receive_some(1)
+
+    async with site(hangs, FrontOptions(policy=Tied())) as made, trio.open_nursery() as nursery:
+        for stage in range(len(stages)):
+            plug = plug_into(made.listener, nursery)
+            await plug.send(b"%b /%d HTTP/1.1\r\nHost: a\r\n\r\n" % (method, stage))
+            await trio.sleep(0.3)
+            assert made.open > 0
+            await plug.close()
+            await trio.sleep(2)
+            assert made.open == made.client.stats()["in_flight"] == 0
+            assert {handle.status()["free"] for handle in made.cluster.handles.values()} == {8}
+            assert not any(worker._upstream.open for worker in made.workers.values())
+        assert made.listener.connections == 1
+
+
 async def test_a_streamed_answer_comes_as_it_is_made(autojump_clock) -> None:
     async def events(replica: str, number: int, plug: Plug) -> None:
         await read_request(plug)
