@@ -30,7 +30,7 @@ CONTINUE_SECONDS = 1.0
 AT_ONCE_BYTES = 64 * 1024
 """So much is sent before the answer is read; while more is sent, the answer is awaited."""
 EARLY_SECONDS = 1.0
-"""How long a request is still sent after its answer has begun."""
+"""How long a request is still sent after it was refused. With another status its body is wanted."""
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -283,7 +283,8 @@ class Response:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_whole, line, data)
                 await self._head(line)
-                nursery.cancel_scope.deadline = trio.current_time() + EARLY_SECONDS
+                if self.status >= 400:
+                    nursery.cancel_scope.deadline = trio.current_time() + EARLY_SECONDS
 
     async def _send_whole(self, line: _Line, data: bytes) -> None:
         with suppress(*_BROKEN):  # it may have answered, and closed before it read the body
