@@ -131,8 +131,10 @@ class GrantedGoesToTheTail(ReplicaCore):
         held = self._claimed_from(event.link, event.copy)
         super()._claim_granted(event, now)
         if held is not None:
-            self._queue.remove(held.submit.method, held.id)
-            self._queue.push(held.submit.method, held.id, held)
+            method = held.submit.method
+            self._queue.remove(method, held.id)
+            self._queue._lane(method).order.remove(held.id)  # else it would have its old place again
+            self._queue.push(method, held.id, held)
 
 
 class DeniedIsRefused(ReplicaCore):
