@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 import psutil
 from rich.console import Console
@@ -107,3 +108,11 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"scripts/{name}", description=description)
     made.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
     return made
+
+
+def as_program(main: Callable[[], int]) -> NoReturn:
+    """The end of each program: its exit code, or 130 after Ctrl-C."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -19,7 +19,6 @@ import math
 import multiprocessing
 import os
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import trio
-from _bench import Row, cpu_seconds, parser, positive, row, whole, wholes, write
+from _bench import Row, as_program, cpu_seconds, parser, positive, row, whole, wholes, write
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -384,7 +383,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

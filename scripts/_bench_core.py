@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from _bench import Row, parser, row, show, whole, wholes, write
+from _bench import Row, as_program, parser, row, show, whole, wholes, write
 
 from tiedreq.core import events as e
 from tiedreq.core import messages as m
@@ -253,7 +252,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

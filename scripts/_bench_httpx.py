@@ -21,7 +21,6 @@ import asyncio
 import json
 import selectors
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from typing import Any, cast
 import hedge
 import httpx
 import httpx_hedged  # type: ignore[import-untyped]
-from _bench import whole
+from _bench import as_program, whole
 from hedge.transport import HedgedHttpxTransport
 from rich.console import Console
 from rich.table import Table
@@ -382,7 +381,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

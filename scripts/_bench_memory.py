@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ from typing import Any
 
 import psutil
 import trio
-from _bench import Row, parser, row, show, whole, write
+from _bench import Row, as_program, parser, row, show, whole, write
 from _bench_core import CALLER, CLIENT, HERE, INFO, PAYLOAD, PEER, THERE, replica, submit
 
 import tiedreq
@@ -174,7 +173,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

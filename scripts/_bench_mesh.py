@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 import trio
-from _bench import Row, cpu_seconds, parser, positive, row, show, whole, write
+from _bench import Row, as_program, cpu_seconds, parser, positive, row, show, whole, write
 
 import tiedreq
 from tiedreq.net.collecting import spare_the_loop
@@ -207,7 +207,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import sys
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -21,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import trio
-from _bench import Row, parser, row, show, whole, write
+from _bench import Row, as_program, parser, row, show, whole, write
 
 import tiedreq
 from tiedreq.observe.options import Observe
@@ -131,7 +130,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import sys
 import threading
 import time
 from functools import partial
@@ -24,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import trio
-from _bench import Row, parser, positive, row, show, whole, write
+from _bench import Row, as_program, parser, positive, row, show, whole, write
 
 import tiedreq
 from tiedreq.net.collecting import spare_the_loop
@@ -239,7 +238,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

@@ -33,7 +33,7 @@ from random import Random
 
 import httpx
 import trio
-from _bench import Row, cpu_seconds, parser, positive, row, whole, write
+from _bench import Row, as_program, cpu_seconds, parser, positive, row, whole, write
 from rich.console import Console
 from rich.table import Table
 
@@ -367,4 +367,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_program(main)

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from _bench import Row, cpu_seconds, parser, positive, row, whole, wholes, write
+from _bench import Row, as_program, cpu_seconds, parser, positive, row, whole, wholes, write
 from rich.console import Console
 from rich.table import Table
 
@@ -160,7 +159,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)

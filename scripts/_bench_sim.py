@@ -17,7 +17,6 @@ import argparse
 import json
 import multiprocessing
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator
@@ -31,7 +30,7 @@ from typing import Protocol
 import _bench
 import _bench_scale as scale
 import simpy
-from _bench import positive, whole, wholes
+from _bench import as_program, positive, whole, wholes
 from rich.console import Console
 from rich.table import Table
 
@@ -300,7 +299,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_program(main)
