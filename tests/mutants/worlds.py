@@ -119,6 +119,17 @@ WORLDS: dict[str, SimOptions] = {
         traffic={"law": Bimodal(0.005, 0.15, 0.1), "policies": (Tied(stagger=0.0, backup=BACKUP),)},
         faults={"freeze": 0.3, "crash": 0.3, "cut": 0.3},
     ),
+    "backups, lost links": world(
+        replicas=3,
+        network=replace(FORGOTTEN_LATE, mesh=LatencySpec(LatencyLaw(0.02))),
+        callers=2,
+        traffic={
+            "law": Bimodal(0.005, 0.15, 0.1),
+            "policies": (Tied(stagger=0.0, backup=BACKUP),),
+            "rate": 150.0,
+        },
+        faults={"cut": 0.02},
+    ),
     "backups, many": world(
         replicas=5,
         traffic={
