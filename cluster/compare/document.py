@@ -17,8 +17,9 @@ from typing import Any
 from cluster.compare.cell import Cell
 from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS, NOTE, Row
 from cluster.compare.runner import cores
+from tiedreq.core.errors import BadOption
 
-__all__ = ["SCHEMA", "make_document", "write_csv", "write_json"]
+__all__ = ["SCHEMA", "check_target", "make_document", "write_csv", "write_json"]
 
 SCHEMA = 1
 
@@ -38,6 +39,16 @@ def environment() -> dict[str, Any]:
         "cores": cores(),
         "tiedreq": metadata.version("tiedreq"),
     }
+
+
+def check_target(path: Path, field: str) -> None:
+    """Raise ``BadOption`` where a file could not be written: better before a run of hours than after it."""
+    if path.is_dir():
+        raise BadOption(f"{field}: {path} is a directory")
+    if not path.parent.is_dir():
+        raise BadOption(f"{field}: {path.parent} is no directory")
+    if not os.access(path.parent, os.W_OK):
+        raise BadOption(f"{field}: nothing may be written in {path.parent}")
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:

@@ -56,11 +56,12 @@ def tasks_of(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Task]:
 def rows_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, Row]]:
     """The rows that are finished: all runs of their cell are there, and those of the plain one."""
     rows = []
+    roots = any(cell.fan_out > 1 for cell in cells)
     for cell in cells:
         tallies = _all(results, canonical(cell), seeds)
         plain = _all(results, plain_cell(cell), seeds)
         if tallies is not None and plain is not None:
-            rows.append((cell, make_row(cell, tallies, plain)))
+            rows.append((cell, make_row(cell, tallies, plain, beside_roots=roots)))
     return rows
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from cluster.compare.cell import HANDLERS, PICKERS, WORLDS
+from cluster.compare.document import check_target
 from cluster.compare.expect import Expectation, parse_expectation
 from cluster.compare.plan import Plan, make_plan
 from cluster.compare.policies import POLICIES
@@ -185,6 +186,8 @@ def _options(options: dict[str, Any]) -> CompareOptions:
         raise BadOption(f"jobs: {jobs} is outside 1 to {JOBS_MAX}")
     if seeds is not None and not 1 <= seeds <= SEEDS_MAX:
         raise BadOption(f"seeds: {seeds} is outside 1 to {SEEDS_MAX}")
+    if options["json_target"] not in (None, "-"):
+        check_target(Path(options["json_target"]), "json")
     given = {
         name: value
         for name, value in options.items()

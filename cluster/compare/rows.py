@@ -37,8 +37,10 @@ NOTE = "note"
 """Why the row is doubtful, in words: the client or a replica did not keep up."""
 
 
-def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None) -> Row:
+def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None, *, beside_roots: bool = False) -> Row:
     """The row of a cell. ``tallies`` has one tally per seed; ``plain`` those of the same seeds without a policy.
+
+    ``beside_roots``: other rows are of root calls that need several calls, so this one has their columns too.
 
     Percentiles and the mean are means over seeds of each seed's own, with intervals of 95 % by Student's t (None with
     one seed). Rates and ratios are of the sums over all seeds. Raises ``ValueError`` without a tally.
@@ -53,7 +55,7 @@ def make_row(cell: Cell, tallies: Sequence[Tally], plain: Sequence[Tally] | None
     if cell.world == "sim" and not uses_mesh(cell):
         row["notice_latency_ms"] = None
     row = {name: _finite(row[name]) for name in COLUMNS}
-    if cell.fan_out > 1 or cell.scenario == "fan-out":
+    if beside_roots or cell.fan_out > 1 or cell.scenario == "fan-out":
         row.update(_fan_out(cell, tallies, plain))
     if cell.world == "live" and (notes := dict.fromkeys(note for tally in tallies for note in tally.notes)):
         row[NOTE] = "; ".join(notes)

@@ -14,7 +14,7 @@ from cluster.compare.document import write_csv
 from cluster.compare.grid import Task
 from cluster.compare.options import CompareOptions
 from cluster.compare.plan import Plan
-from cluster.compare.rows import COLUMNS, Row
+from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS, Row
 from cluster.compare.runner import run_tasks
 from tiedreq.laws import Constant, Exponential
 
@@ -51,9 +51,22 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--policies", "plain", "--json", str(tmp_path / "no" / "rows.json")) == 1
-    assert "No such file or directory" in capsys.readouterr().err
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for target, why in ((tmp_path / "no" / "rows.json", f"{tmp_path / 'no'} is no directory"), (tmp_path, "directory")):
+        assert run("--policies", "plain", "--json", str(target)) == 2
+        shown = capsys.readouterr()
+        assert shown.out == "" and why in shown.err.splitlines()[-1]
+
+
+def test_with_fan_out_rows_of_single_calls_have_the_columns_of_root_calls_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--policies", "plain", "--fan-out", "1,2", "--json", "-") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["fan_out"] for row in rows] == [1, 2]
+    assert all(row[column] is not None for row in rows for column in FAN_OUT_COLUMNS)
 
 
 @pytest.mark.parametrize(("factor", "code"), [("1.5", 0), ("0.1", 1)])

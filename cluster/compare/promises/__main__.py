@@ -2,15 +2,17 @@
 
 The table is on standard output, progress on standard error. The exit code is 1 where a promise does not hold, 130 after
 Ctrl-C. The full grid of ``harm`` takes hours on two cores: it is for the night; ``--scenarios``, ``--loads``,
-``--latencies`` and ``--scale`` make it smaller.
+``--latencies`` and ``--scale`` make it smaller, and with ``--keep`` a night that was interrupted goes on.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from rich.table import Table
 
 from cluster.compare.cell import Cell
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, make_table, progress
-from cluster.compare.document import environment, make_document, write_csv, write_json
+from cluster.compare.document import check_target, environment, make_document, write_csv, write_json
 from cluster.compare.grid import Task, tasks_of
+from cluster.compare.kept import Kept
 from cluster.compare.policies import check_policy_names
 from cluster.compare.promises import ablation, harm, reach
 from cluster.compare.promises.lasting import SUBJECTS as LASTING
@@ -33,11 +36,21 @@ from tiedreq.units import format_duration, parse_duration, parse_number
 
 SEEDS_DEFAULT = 5
 SCALE_MIN, SCALE_MAX = 0.01, 100.0
+FAILED, INTERRUPTED = 1, 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Put what the library promises next to what is measured, in virtual time."""
+
+
+def _target(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value not in (None, "-"):
+        try:
+            check_target(Path(value), "json")
+        except BadOption as error:
+            raise click.UsageError(str(error)) from None
+    return value
 
 
 def _common(function: Any) -> Any:
@@ -50,7 +63,16 @@ def _common(function: Any) -> Any:
             click.option(
                 "--jobs", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core)."
             ),
-            click.option("--json", "path", metavar="FILE", default=None, help="As JSON; - is standard output."),
+            click.option(
+                "--json", "path", metavar="FILE", default=None, callback=_target, help="As JSON; - is standard output."
+            ),
+            click.option(
+                "--keep",
+                type=click.Path(dir_okay=False, path_type=Path),
+                metavar="FILE",
+                default=None,
+                help="Keep finished runs there, and don't run again what is there.",
+            ),
         )
     ):
         function = option(function)
@@ -60,14 +82,14 @@ def _common(function: Any) -> Any:
 @main.command("reach")
 @_common
 @click.option("--only", default="", metavar="TEXT", help="What has this in it: 'pauses', or 'pauses, 60 %, 5 ms'.")
-def reach_command(seeds: int, scale: float, jobs: int | None, path: str | None, only: str) -> None:
+def reach_command(seeds: int, scale: float, jobs: int | None, path: str | None, keep: Path | None, only: str) -> None:
     """What tied and auto are to reach: limits on percentiles, executions per call and busy time, and what lasts."""
     numbers = range(1, seeds + 1)
     tasks = reach.tasks_of(scale, numbers, only)
     lasting = [lines_of for name, lines_of in LASTING.items() if only in name]
     if not tasks and not lasting:
         raise click.UsageError(f"only: nothing has {only!r} in its name")
-    lines = reach.lines_of(scale, numbers, _run(tasks, jobs), only)
+    lines = reach.lines_of(scale, numbers, _run(tasks, jobs, keep), only)
     for lines_of in lasting:
         lines += lines_of(scale, numbers)
     console = _console(path)
@@ -100,6 +122,7 @@ def harm_command(
     scale: float,
     jobs: int | None,
     path: str | None,
+    keep: Path | None,
     scenarios: str,
     loads: str,
     latencies: str,
@@ -118,10 +141,10 @@ def harm_command(
         )
     except BadOption as error:
         raise click.UsageError(str(error)) from None
-    results = _run(harm.plain_tasks_of(cells, numbers), jobs)
+    results = _run(harm.plain_tasks_of(cells, numbers), jobs, keep)
     stable, _ = harm.split(cells, numbers, results)
     left = [task for task in harm.tasks_of(stable, numbers, others) if task not in results]
-    found = harm.report(cells, numbers, {**results, **_run(left, jobs)}, others)
+    found = harm.report(cells, numbers, {**results, **_run(left, jobs, keep)}, others)
     document = _harm_as_json(found)
     console = _console(path)
     _print_harm(console, found)
@@ -162,7 +185,14 @@ def together_command(files: tuple[Path, ...]) -> None:
 @click.option("--latencies", default=None, metavar="L[,…]", help="Between replicas. [default: 200us,1ms,5ms,20ms]")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None, help="Write a report.")
 def ablation_command(
-    seeds: int, scale: float, jobs: int | None, path: str | None, only: str, latencies: str | None, out: Path | None
+    seeds: int,
+    scale: float,
+    jobs: int | None,
+    path: str | None,
+    keep: Path | None,
+    only: str,
+    latencies: str | None,
+    out: Path | None,
 ) -> None:
     """What each part of the policy is worth where: plain, hedged, backup, tie, yield, all of it, and auto."""
     numbers = range(1, seeds + 1)
@@ -170,7 +200,7 @@ def ablation_command(
     cells = ablation.cells_of(scale, only, chosen)
     if not cells:
         raise click.UsageError(f"only: no scenario has {only!r} in its name")
-    rows, curves = ablation.document_of(cells, numbers, _run(tasks_of(cells, list(numbers)), jobs))
+    rows, curves = ablation.document_of(cells, numbers, _run(tasks_of(cells, list(numbers)), jobs, keep))
     console = _console(path)
     for name in dict.fromkeys(cell.scenario for cell, _ in rows):
         console.print(make_table([row for row in rows if row[0].scenario == name], str(name), console.width))
@@ -196,17 +226,33 @@ def ablation_command(
 # ---- running --------------------------------------------------------------------------------------------------
 
 
-def _run(tasks: Sequence[Task], jobs: int | None) -> dict[Task, Tally]:
-    results: dict[Task, Tally] = {}
+def _run(tasks: Sequence[Task], jobs: int | None, keep: Path | None) -> dict[Task, Tally]:
     wanted = list(dict.fromkeys(tasks))
+    results: dict[Task, Tally] = {}
+    # Who stops this program by SIGTERM wants to go on from there, too.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with progress(Console(stderr=True), len(wanted)) as bar:
-            for task, tally in run_tasks(wanted, cores() if jobs is None else jobs):
-                results[task] = tally
-                bar.advance()
+        with nullcontext() if keep is None else Kept(keep) as kept:
+            if kept is not None:
+                results = kept.of(wanted)
+            left = [task for task in wanted if task not in results]
+            with progress(Console(stderr=True), len(left)) as bar:
+                for task, tally in run_tasks(left, cores() if jobs is None else jobs):
+                    if kept is not None:
+                        kept.add(task, tally)
+                    results[task] = tally
+                    bar.advance()
+    except BadOption as error:
+        raise click.UsageError(str(error)) from None
     except KeyboardInterrupt:
-        print(f"interrupted after {len(results)} of {len(wanted)} runs", file=sys.stderr)
-        sys.exit(130)
+        there = "" if keep is None else f"; the same command goes on from there, with what is in {keep}"
+        print(f"interrupted after {len(results)} of {len(wanted)} runs{there}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        print(f"{error.filename or keep}: {error.strerror}", file=sys.stderr)
+        sys.exit(FAILED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return results
 
 

@@ -26,6 +26,7 @@ from cluster.compare.tally import Tally
 from tiedreq.core.governor import GovernorState
 from tiedreq.core.types import CopyKind
 from tiedreq.laws import parse_law
+from tiedreq.sim.garbage import uncollected
 from tiedreq.sim.handlers import Execution
 from tiedreq.sim.replica_node import ReplicaNode
 from tiedreq.sim.world import World
@@ -100,7 +101,8 @@ def watch(cell: Cell, seed: int, ends: Sequence[float]) -> list[Phase]:
     begin = world.clock.now
     for end in ends:
         world.clock.at(begin + end, lambda _, __: bench.next_phase(world))
-    Run(cell, seed, world, bench).run()
+    with uncollected():
+        Run(cell, seed, world, bench).run()
     return bench.phases[: len(ends)]
 
 
