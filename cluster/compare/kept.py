@@ -47,7 +47,7 @@ class Kept:
             self._file.write("\n")
 
     def _read(self, text: str) -> bool:
-        """Take what is there; whether its last line has no end. ``ValueError`` where the first one is something else."""
+        """Take what is there; whether its last line is torn. ``ValueError`` where the first is something else."""
         torn = bool(text) and not text.endswith("\n")
         lines = text.splitlines()
         for number, line in enumerate(lines, 1):
