@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from cluster.compare.cell import Cell
+from cluster.compare.cell import SLOTS_MAX, Cell
 from cluster.compare.policies import check_policy_names, policy_of
 from cluster.compare.scenarios import Scenario, scenario
 from cluster.compare.trace import read_trace, warmup_of
@@ -116,11 +116,12 @@ def _base(given: Mapping[str, Any]) -> tuple[str | None, Scenario, bool]:
 def _traced(given: Mapping[str, Any]) -> Scenario:
     """What a recording of somebody's calls fixes.
 
-    There are as many slots as the recording needs: what waited then is in the durations, and must not wait twice.
+    Each replica has a slot for every call that was open at once, so that none waits: what waited then is in the
+    recorded durations, and must not wait twice. Without a policy the latencies are those of the recording.
     """
     trace = read_trace(given["trace"])
     replicas = given.get("replicas", trace.replicas or TRACE_REPLICAS)
-    slots = trace.together_max if trace.replicas else -(-trace.together_max // replicas)
+    slots = min(trace.together_max, SLOTS_MAX)
     warmup = given.get("warmup", warmup_of(trace.recording))
     if warmup >= trace.recording.span:
         raise BadOption(f"warmup: the recording lasts {trace.recording.span:g} s only")

@@ -98,7 +98,7 @@ class RecordedDurations(ServiceLaw):
 class Trace:
     """A recording as a comparison needs it. ``replicas`` is None where the file names none.
 
-    ``together_max`` calls were open at once at one replica at most (without replicas: at all of them together).
+    ``together_max`` calls were open at once at most, at all replicas together.
     """
 
     recording: Recording
@@ -174,7 +174,7 @@ def _trace(calls: list[Call]) -> Trace:
         RecordedDurations(duration / factors.get(name, 1.0) for _, duration, name in calls),
         tuple(SlowSpec(names.index(name), round(factor, 3)) for name, factor in factors.items()),
         len(names) if len(names) > 1 else None,
-        max(_together(calls, name) for name in names) if len(names) > 1 else _together(calls, None),
+        _together(calls),
     )
 
 
@@ -189,13 +189,11 @@ def _factors(calls: list[Call], names: list[str]) -> dict[str, float]:
     return {name: factor for name, factor in factors.items() if not 1 / SLOWER_MIN < factor < SLOWER_MIN and factor > 0}
 
 
-def _together(calls: list[Call], name: str | None) -> int:
+def _together(calls: list[Call]) -> int:
     """How many calls were open at once, at most."""
     ends: list[float] = []
     most = 0
-    for arrival, duration, where in calls:
-        if name is not None and where != name:
-            continue
+    for arrival, duration, _ in calls:
         while ends and ends[0] <= arrival:
             heapq.heappop(ends)
         heapq.heappush(ends, arrival + duration)

@@ -1,9 +1,12 @@
 """Somebody's own calls: what is read from a file, and the sentence that says what a policy would have bought."""
 
+import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from cluster.compare.__main__ import main
 from cluster.compare.options import read_options
 from cluster.compare.rows import COLUMNS, Row
 from cluster.compare.trace import Recording, read_trace
@@ -31,7 +34,7 @@ def test_arrivals_durations_and_slow_replicas(tmp_path: Path) -> None:
     assert trace.rate == pytest.approx(200)
     assert trace.recording.arrivals[0] == 0 and trace.recording.span == pytest.approx(199 * 0.005)
     assert trace.service.mean() == pytest.approx(0.020)  # the slow host's durations are divided by its factor
-    assert trace.together_max == 3  # at host1: 40 ms every 15 ms
+    assert trace.together_max == 6  # 80 ms of work every 15 ms
 
 
 def test_order_of_lines_does_not_matter(tmp_path: Path) -> None:
@@ -69,9 +72,28 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_a_plan_for_recorded_calls(tmp_path: Path) -> None:
     plan = read_options(["--trace", str(write(tmp_path, calls()))]).plan
     cell = plan.cells[0]
-    assert (cell.replicas, cell.slots, len(plan.seeds)) == (3, 3, 5)
+    assert (cell.replicas, cell.slots, len(plan.seeds)) == (3, 6, 5)
     assert plan.policies == ("plain", "hedged", "tied", "auto")
     assert cell.duration is not None and cell.warmup + cell.duration == pytest.approx(199 * 0.005, abs=1e-5)
+
+
+@pytest.mark.parametrize("head", ["arrival,duration", "arrival,duration,replica"])
+def test_without_a_policy_the_latencies_are_those_of_the_recording(
+    tmp_path: Path, head: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing waits: what waited when it was recorded is in the durations. So a tie can't gain what nobody lost."""
+    rng = Random(1)
+    at, lines = 0.0, [head]
+    for number in range(1_500):
+        at += rng.expovariate(300)
+        lines.append(f"{at:.4f},10ms" + (f",host{number % 3}" if head.endswith("replica") else ""))
+    path = write(tmp_path, "\n".join(lines) + "\n")
+    assert main(["--trace", str(path), "--policies", "plain,tied", "--seeds", "2", "--jobs", "1", "--json", "-"]) == 0
+    shown = capsys.readouterr()
+    for shown_row in json.loads(shown.out)["rows"]:
+        assert [shown_row["p50_ms"], shown_row["p999_ms"]] == pytest.approx([10, 10], rel=0.01)
+        assert shown_row["wait_probability"] == 0
+    assert "no gain" in shown.err
 
 
 def test_recordings_of_the_same_times_are_equal() -> None:
