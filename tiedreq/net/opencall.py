@@ -192,7 +192,7 @@ class OpenCall:
         assert self.outcome is not None
         outcome, request = self.outcome, self.core.request
         call_id, attempts = str(request.id), self.attempts()
-        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or "no copy was sent"
+        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or "no copy was sent: no replica was there to take it"
         name = f"call {call_id} of {request.method!r}"
         match outcome.kind:
             case OutcomeKind.FAILED:
