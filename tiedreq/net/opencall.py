@@ -27,6 +27,7 @@ from tiedreq.reply import Attempt, Reply
 from tiedreq.wire.limits import DEFAULT_LIMITS, WireLimits
 from tiedreq.wire.payload import decode_payload
 
+NOT_SENT = "no copy was sent: no replica was there to take it"
 
 class Answered:
     """What came with the answer of a copy: the decoded value, and the replica's own measurements in seconds.
@@ -192,7 +193,7 @@ class OpenCall:
         assert self.outcome is not None
         outcome, request = self.outcome, self.core.request
         call_id, attempts = str(request.id), self.attempts()
-        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or "no copy was sent: no replica was there to take it"
+        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or NOT_SENT
         name = f"call {call_id} of {request.method!r}"
         match outcome.kind:
             case OutcomeKind.FAILED:
