@@ -29,6 +29,7 @@ from tiedreq.wire.payload import decode_payload
 
 NOT_SENT = "no copy was sent: no replica was there to take it"
 
+
 class Answered:
     """What came with the answer of a copy: the decoded value, and the replica's own measurements in seconds.
 
