@@ -171,12 +171,15 @@ def together_command(files: tuple[Path, ...]) -> None:
     proven = [one for line in lines for one in line.proven]
     for one in proven:
         print(f"proven: {json.dumps(one)}")
+    collapsed = [cell for line in lines for cell in line.collapsed]
+    for cell in collapsed:
+        print(f"auto's queues grow and plain's don't: {json.dumps(cell)}")
     cells, reached = sum(line.cells for line in lines), sum(line.reached for line in lines)
     print(
-        f"{cells} cells, {sum(line.comparisons for line in lines)} comparisons, {len(proven)} proven harm;"
-        f" enough of the best gain in {reached} cells"
+        f"{cells} cells, {sum(line.comparisons for line in lines)} comparisons, {len(proven)} proven harm,"
+        f" {len(collapsed)} collapsed; enough of the best gain in {reached} cells"
     )
-    sys.exit(0 if not proven and reached >= 0.8 * cells else 1)
+    sys.exit(0 if not proven and not collapsed and reached >= 0.8 * cells else 1)
 
 
 @main.command("ablation")
@@ -323,6 +326,8 @@ def _print_harm(console: Console, found: harm.Report) -> None:
         if not harm.has_the_gain(theirs, ours):
             short.add_row(*_where(cell), best, f"{theirs:.3f}", f"{ours:.3f}")
     console.print(short)
+    for cell in found.collapsed:
+        console.print(f"auto's queues grow and plain's don't: {', '.join(_where(cell))} ms")
     ratios = {name: [one.ratio for one in found.harms if one.quantity == name] for name in harm.QUANTITIES}
     console.print(
         f"{len(found.gains)} cells in which plain is stable, {len(found.unstable)} in which it is not; "
@@ -347,6 +352,7 @@ def _harm_as_json(found: harm.Report) -> dict[str, Any]:
             for cell, best, theirs, ours in found.gains
         ],
         "unstable": [_names(cell) for cell in found.unstable],
+        "collapsed": [_names(cell) for cell in found.collapsed],
     }
 
 

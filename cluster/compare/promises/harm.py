@@ -7,7 +7,8 @@ chance: a cell counts as harmed when it is beyond the limit by the procedure of 
 Statist. Soc. B 57, 1995) at a false discovery rate of 5 %. Cells whose mean alone is beyond the limit are shown too.
 
 Plain runs first: where it is not stable nothing else is run. A brown-out that asks for more work than there are slots
-is such a cell by arithmetic.
+is such a cell by arithmetic. Where plain's queues don't grow and those of ``auto`` do, in more than half of the seeds,
+it has collapsed: that is harm whatever the percentiles of runs of that length say.
 
 In four cells of five ``auto`` is to have at least ``GAIN_SHARE`` of what the best policy gains in p99.9. A cell in
 which no policy gains more than ``GAIN_MIN`` has nothing to be had, and counts as reached.
@@ -82,12 +83,16 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome over a grid. ``gains`` has, for each stable cell, the best policy, its p99.9 over plain's, auto's."""
+    """The outcome over a grid. ``gains`` has, for each stable cell, the best policy, its p99.9 over plain's, auto's.
+
+    ``unstable``: plain is. ``collapsed``: plain is stable, and ``auto`` is not.
+    """
 
     harms: list[Harm]
     proven: list[Harm]
     gains: list[tuple[Cell, str, float, float]]
     unstable: list[Cell]
+    collapsed: list[Cell]
 
     @property
     def reached(self) -> int:
@@ -96,8 +101,8 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """No harm is proven, and four cells of five have the gain."""
-        return not self.proven and self.reached >= 0.8 * len(self.gains)
+        """No harm is proven, no queue has collapsed, and four cells of five have the gain."""
+        return not self.proven and not self.collapsed and self.reached >= 0.8 * len(self.gains)
 
 
 def has_the_gain(best: float, ours: float) -> bool:
@@ -143,6 +148,10 @@ def _grows(cell: Cell, tallies: Sequence[Tally]) -> bool:
     return any(is_unstable(cell, tally) for tally in tallies)
 
 
+def _mostly_grows(cell: Cell, tallies: Sequence[Tally]) -> bool:
+    return 2 * sum(is_unstable(cell, tally) for tally in tallies) > len(tallies)
+
+
 def report(cells: Sequence[Cell], seeds: Sequence[int], results: Results, rivals: Sequence[str] = RIVALS) -> Report:
     """Judge every cell. Raises ``KeyError`` for a run that is missing."""
     harms: list[Harm] = []
@@ -159,7 +168,8 @@ def report(cells: Sequence[Cell], seeds: Sequence[int], results: Results, rivals
         mine = _ratio("p99.9", ours, plain)
         best = min({**found, "auto": mine}.items(), key=lambda item: item[1])
         gains.append((cell, *best, mine))
-    return Report(harms, discoveries(harms), gains, unstable)
+    collapsed = [cell for cell in stable if _mostly_grows(cell, tallies_of(cell, seeds, results))]
+    return Report(harms, discoveries(harms), gains, unstable, collapsed)
 
 
 def _value(quantity: str, tally: Tally) -> float:

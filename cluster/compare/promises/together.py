@@ -27,6 +27,7 @@ class Together:
     comparisons: int = 0
     beyond: int = 0
     proven: list[dict[str, Any]] = field(default_factory=list)
+    collapsed: list[dict[str, Any]] = field(default_factory=list)
     reached: int = 0
     worst: dict[str, float] = field(default_factory=dict)
 
@@ -48,6 +49,8 @@ def together(documents: Iterable[dict[str, Any]]) -> list[Together]:
             line_of(gain).reached += gain["reached"]
         for cell in document["unstable"]:
             line_of(cell).unstable += 1
+        for cell in document.get("collapsed", ()):
+            line_of(cell).collapsed.append(cell)
     for one in comparisons:
         line = line_of(one)
         line.comparisons += 1
