@@ -18,11 +18,14 @@ import trio
 
 import tiedreq
 from tests.breaking import _app
+from tests.breaking._cluster import Bar, until
 from tests.breaking._history import judge, read_runs
 from tests.breaking._load import Load
 from tests.cluster._launcher import Child
 
 NAMES = ("r0", "r1", "r2")
+HOSTS = (*NAMES, "c0")
+"""Replicas, and one for a client that is not on the router."""
 TOKEN = "behind-the-firewall"
 AT_ONCE = tiedreq.Tied(backup=None, stagger=0.0)
 CUT_SECONDS = 2.5
@@ -37,18 +40,15 @@ def run(*words: str) -> None:
 
 
 def address(name: str) -> str:
-    """Where a replica is; the router's own address in that net ends with 1."""
-    return f"10.77.{NAMES.index(name)}.2"
+    """Where a host is; the router's own address in that net ends with 1."""
+    return f"10.77.{HOSTS.index(name)}.2"
 
 
-def serve(name: str, folder: Path) -> Child:
-    """Start a host with a replica, which waits for its network, and connect it to the router."""
-    peers = ",".join(f"{other}=ws://{address(other)}:7000" for other in NAMES if other != name)
-    where = ["--listen", f"{address(name)}:7000", "--peers", peers, "--token-file", "token"]
-    command = [sys.executable, "-m", "tiedreq", "serve", "app:service", "--name", name, *where]
+def host(name: str, command: list[str], folder: Path) -> Child:
+    """Start a program in a host of its own, where it waits for its network, and connect that to the router."""
     wait = 'until ip route get 10.77.0.1 >/dev/null 2>&1; do sleep 0.05; done; exec "$@"'
-    host = ["unshare", "-n", "sh", "-c", wait, "sh", *command]
-    child = Child(["-c", f"import os; os.execvp('unshare', {host!r})"], folder)
+    alone = ["unshare", "-n", "sh", "-c", wait, "sh", sys.executable, *command]
+    child = Child(["-c", f"import os; os.execvp('unshare', {alone!r})"], folder)
     own = os.readlink("/proc/self/ns/net")
     while os.readlink(f"/proc/{child.pid}/ns/net") == own:
         time.sleep(0.02)
@@ -61,6 +61,13 @@ def serve(name: str, folder: Path) -> Child:
     run(*inside, "link", "set", "eth0", "up")
     run(*inside, "route", "add", "default", "via", router)
     return child
+
+
+def serve(name: str, folder: Path) -> Child:
+    """Start a host with a replica."""
+    peers = ",".join(f"{other}=ws://{address(other)}:7000" for other in NAMES if other != name)
+    where = ["--listen", f"{address(name)}:7000", "--peers", peers, "--token-file", "token"]
+    return host(name, ["-m", "tiedreq", "serve", "app:service", "--name", name, *where], folder)
 
 
 def dropped() -> list[int]:
@@ -77,14 +84,15 @@ async def partition(folder: Path, both: bool) -> dict[str, object]:
         told = await client.inquire("snapshot")
         return {f"{a}-{b}": link["up"] for a in told for b, link in told[a]["links"].items() if a < b}
 
+    async def all_linked() -> bool:
+        return all((await linked()).values())
+
     async with tiedreq.connect(urls, token=TOKEN) as client, trio.open_nursery() as nursery:
-        with trio.fail_after(30):
-            while not all((await linked()).values()):  # noqa: ASYNC110 - there is no event for it
-                await trio.sleep(0.05)
+        await until(all_linked)
         load = Load(client, 80, nursery=nursery, policy=AT_ONCE)
         await trio.sleep(1)
-        for source, target in [("r0", "r1"), ("r1", "r0")][: 1 + both]:
-            run("nft", f"add rule ip cut forward ip saddr {address(source)} ip daddr {address(target)} counter drop")
+        there = address("r0"), address("r1")
+        forbid(there, there[::-1]) if both else forbid(there)
         cut = trio.current_time()
         await trio.sleep(SILENCE_SECONDS)
         known = trio.current_time()
@@ -92,10 +100,10 @@ async def partition(folder: Path, both: bool) -> dict[str, object]:
         during, answered = await linked(), sorted(load.answered_since(known))
         numbers = {outcome.number for outcome in load.outcomes if outcome.began > cut}
         packets = dropped()
-        run("nft", "flush chain ip cut forward")
-        with trio.fail_after(30):
-            while not all((await linked()).values()):  # noqa: ASYNC110 - there is no event for it
-                await trio.sleep(0.05)
+        allow()
+        bar = Bar()
+        await bar.until(all_linked)
+        healed = bar.passed
         await load.end()
     runs = read_runs(folder)
     verdict = judge(load.sent, load.outcomes, runs)
@@ -109,18 +117,35 @@ async def partition(folder: Path, both: bool) -> dict[str, object]:
         "during": during,
         "answered": answered,
         "packets": packets,
+        "healed": healed,
         "pairs": sorted({"-".join(sorted(replicas)) for replicas in pairs.values() if len(replicas) > 1}),
     }
+
+
+def forbid(*pairs: tuple[str, str]) -> None:
+    """Let no packet pass from the first to the second of each pair any more."""
+    for source, target in pairs:
+        run("nft", f"add rule ip cut forward ip saddr {source} ip daddr {target} counter drop")
+
+
+def allow() -> None:
+    """Let all packets pass again."""
+    run("nft", "flush chain ip cut forward")
+
+
+def prepare(folder: Path, more: str = "") -> None:
+    """Make this namespace a router, and put the service, with ``more`` behind it, and the token into ``folder``."""
+    _app.write(folder, more)
+    (folder / "token").write_text(TOKEN)
+    run("ip", "link", "set", "lo", "up")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    run("nft", TABLE)
 
 
 def main() -> None:
     """See the module."""
     folder, both = Path(sys.argv[1]), sys.argv[2] == "both"
-    _app.write(folder)
-    (folder / "token").write_text(TOKEN)
-    run("ip", "link", "set", "lo", "up")
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    run("nft", TABLE)
+    prepare(folder)
     children = [serve(name, folder) for name in NAMES]
     try:
         for child in children:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import trio
 
 import tiedreq
 from tests.breaking import _app
+from tests.breaking._cluster import Bar
 from tests.breaking._history import judge, read_runs
 from tests.breaking._load import Load
 from tests.cluster._launcher import Child
@@ -50,10 +52,9 @@ async def island(folder: Path) -> dict[str, object]:
         await trio.sleep(CUT_SECONDS)
         during = set(load.answered_since(cut + SILENCE_SECONDS))
         ip("addr", "add", f"{ADDRESSES['r1']}/32", "dev", "lo")
-        back = trio.current_time()
-        with trio.fail_after(30):
-            while "r1" not in load.answered_since(back):  # noqa: ASYNC110 - there is no event for it
-                await trio.sleep(0.05)
+        bar = Bar()
+        await bar.until(partial(load.answered_by, "r1", trio.current_time()))
+        healed = bar.passed
         await load.end()
     verdict = judge(load.sent, load.outcomes, read_runs(folder))
     return {
@@ -62,6 +63,7 @@ async def island(folder: Path) -> dict[str, object]:
         "calls": verdict.calls,
         "errors": verdict.errors,
         "doubled": verdict.doubled,
+        "healed": healed,
     }
 
 

@@ -53,6 +53,10 @@ class Load:
                 found[outcome.replica] = found.get(outcome.replica, 0) + 1
         return found
 
+    async def answered_by(self, replica: str, begin: float) -> bool:
+        """Whether it has answered a call that was made after ``begin``."""
+        return replica in self.answered_since(begin)
+
     async def _run(self) -> None:
         rng, at = Random(1), trio.current_time()
         async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.breaking._cluster import Broken, files_limited, until
+from tests.breaking._cluster import Broken, files_limited
 from tests.breaking._history import read_runs
 from tests.cluster._launcher import Child
 from tiedreq import Tied
@@ -55,9 +55,7 @@ async def test_a_frozen_replica(shared: Broken, rate: float) -> None:
         assert "r2" not in load.answered_since(frozen)
         await shared.do("resume", replica="r2")
         thawed = trio.current_time()
-        with trio.fail_after(20):
-            while "r2" not in load.answered_since(thawed):  # noqa: ASYNC110 - there is no event for it
-                await trio.sleep(0.05)
+        await shared.mended().until(partial(load.answered_by, "r2", thawed))
     assert shared.verdict(load).errors == {}
 
 
@@ -73,6 +71,7 @@ async def test_a_partition_between_two_replicas(shared: Broken, rate: float, one
         assert not any(told[a]["links"].get(b, {"up": False})["up"] for a, b in (("r0", "r1"), ("r1", "r0")))
         assert told["r0"]["links"]["r2"]["up"] and told["r1"]["links"]["r3"]["up"]
         await shared.do("heal")
+        shared.mended()
     verdict = shared.verdict(load)
     assert verdict.errors == {}
     pairs: dict[int, set[str]] = {}
@@ -91,6 +90,7 @@ async def test_a_replica_ten_times_slower(shared: Broken, rate: float) -> None:
         await trio.sleep(FAULT_SECONDS)
         shares = load.answered_since(known)
         await shared.do("slow", replica="r1", factor=1)
+        shared.mended()
     assert shared.verdict(load).errors == {}
     assert shares.get("r1", 0) < min(shares[name] for name in ("r0", "r2", "r3"))
 
@@ -105,6 +105,7 @@ async def test_a_replica_that_fails_fast(shared: Broken, rate: float) -> None:
             known = trio.current_time()
             await trio.sleep(FAULT_SECONDS)
             flag.unlink()
+            shared.mended()
     finally:
         flag.unlink(missing_ok=True)
     verdict = shared.verdict(load)
@@ -135,6 +136,7 @@ async def test_a_client_that_is_killed(shared: Broken, rate: float) -> None:
     path = str(shared.launcher.cluster_file)
     async with shared.under_load(rate / 2) as load, a_client(shared, CUT_OFF, path) as child:
         child.signal(signal.SIGKILL)
+        shared.mended()
     assert shared.verdict(load).errors == {}
     ends = [end for number in range(-1, -41, -1) for end in read_lines(shared.folder, number)]
     assert ends and set(ends) == {"stopped"}
@@ -149,7 +151,7 @@ async def test_a_client_that_is_frozen(shared: Broken, rate: float) -> None:
         async def lost() -> bool:
             return all(told["callers"] == 1 for told in (await load.client.inquire("snapshot")).values())
 
-        await until(lost)
+        await shared.mended().until(lost)
     assert shared.verdict(load).errors == {}
 
 
@@ -203,6 +205,7 @@ async def test_a_client_that_reads_slowly(shared: Broken, rate: float) -> None:
             async with a_client(shared, SLOW, *where):
                 await trio.sleep(FAULT_SECONDS)
                 assert (await load.client.inquire("snapshot"))["r0"]["callers"] == 2
+            shared.mended()
         nursery.cancel_scope.cancel()
     assert shared.verdict(load).errors == {}
 
@@ -220,7 +223,7 @@ async def test_a_replica_without_descriptors(shared: Broken, rate: float) -> Non
             assert load.answered_since(begin).get("r1"), "who was there is served"
             for stream in streams:
                 await stream.aclose()
-            await until(lambda: answer(port))
+            await shared.mended().until(lambda: answer(port))
     assert shared.verdict(load).errors == {}
 
 

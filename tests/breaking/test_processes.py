@@ -20,12 +20,9 @@ pytestmark = pytest.mark.system
 async def test_a_replica_is_killed(start: Start, rate: float) -> None:
     cluster = start()
     async with cluster.under_load(rate) as load:
-        pid = await cluster.kill("r1")
+        pid, bar = await cluster.kill("r1"), cluster.mended()
         await cluster.until_up("r1", but=pid)
-        back = trio.current_time()
-        with trio.fail_after(20):
-            while "r1" not in load.answered_since(back):  # noqa: ASYNC110 - there is no event for it
-                await trio.sleep(0.05)
+        await bar.until(partial(load.answered_by, "r1", trio.current_time()))
     verdict = cluster.verdict(load)
     assert verdict.errors == {}
 
@@ -36,6 +33,7 @@ async def test_a_rolling_restart_loses_no_call(start: Start, rate: float) -> Non
     before = {name: seen["pid"] for name, seen in (await cluster.replicas()).items()}
     async with cluster.under_load(rate) as load:
         await cluster.do("restart")
+        cluster.mended()
         await trio.sleep(0.3)
     after = {name: seen["pid"] for name, seen in (await cluster.replicas()).items()}
     assert not set(before.values()) & set(after.values())
@@ -55,6 +53,7 @@ async def test_both_replicas_of_a_pair_drain_at_once(start: Start, rate: float) 
         assert states == {"r0": "drained", "r1": "drained", "r2": "up", "r3": "up"}
         for name in ("r0", "r1"):
             await cluster.do("restart", replica=name)
+        cluster.mended()
     assert cluster.verdict(load).errors == {}
 
 
@@ -82,9 +81,10 @@ async def test_no_disk_is_left_in_the_state_directory(start: Start, rate: float)
             while "r0" not in load.answered_since(back):  # noqa: ASYNC110 - there is no event for it
                 await trio.sleep(0.05)
         launcher.rlimit(psutil.RLIMIT_FSIZE, before)
-        with trio.fail_after(20):
-            while cluster.launcher.replica_pids()["r0"] == old:  # noqa: ASYNC110 - there is no event for it
-                await trio.sleep(0.05)
+        bar = cluster.mended()
+        while cluster.launcher.replica_pids()["r0"] == old:
+            assert await bar.reached() is None
+            await trio.sleep(0.05)
         assert cluster.launcher.replica_pids()["r0"] == await cluster.pid("r0")
     assert cluster.verdict(load).errors == {}
     assert not list(cluster.launcher.state.glob(".cluster-*")), "no piece of a file is left"
