@@ -348,7 +348,7 @@ def in_the_drivers(
     """Let the drivers use these cores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiedreq.net.server.ReplicaCore", replica_core)
-        patch.setattr("tiedreq.net.client.CallCore", call_core)
+        patch.setattr("tiedreq.net.desk.CallCore", call_core)
         patch.setattr("tiedreq.net.link.LinkCore", link_core)
         yield
 

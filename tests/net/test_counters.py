@@ -178,8 +178,9 @@ async def test_a_copy_that_was_taken_back_before_it_left_is_no_load_of_its_repli
     async with LocalCluster(bench_service(), replicas=3) as client:
         taken_back = []
         for link in client._links.values():
-            discard = link.discard
-            link.discard = lambda copy, discard=discard: discard(copy) and (taken_back.append(copy) or True)  # type: ignore[method-assign]
+            sending = link.sending
+            discard = sending.discard
+            sending.discard = lambda copy, discard=discard: discard(copy) and (taken_back.append(copy) or True)  # type: ignore[method-assign]
         for _ in range(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.call, "work", 0.01)

@@ -399,7 +399,7 @@ class TestViolations:
             def on_up(self, link: Link, up) -> None:
                 super().on_up(link, up)
                 link._outbox._link_lane.append(piece)
-                link._outbox._bell.ring()
+                link._outbox.bell.ring()
 
         async with trio.open_nursery() as nursery:
             await world.serve(nursery, handle)

@@ -12,6 +12,7 @@ from tiedreq.core.errors import BadOption
 from tiedreq.core.messages import Chunk, Goodbye, Heartbeat, Message, Submit
 from tiedreq.core.types import UNTIED, CopyId, CopyKind, MethodInfo
 from tiedreq.errors import TooLarge
+from tiedreq.net import outbox_waits
 from tiedreq.net.frames import FrameDecoder
 from tiedreq.net.outbox import Outbox, OutboxLimits
 from tiedreq.wire.codec import decode_frame, encode_message
@@ -248,7 +249,7 @@ class TestWaiting:
         order: list[str] = []
 
         async def wait() -> None:
-            assert await box.room(100_000)
+            assert await outbox_waits.room(box, 100_000)
             order.append("room")
             assert box.put(reply(2, 100_000))
 
@@ -261,12 +262,12 @@ class TestWaiting:
 
     async def test_drained(self) -> None:
         box = outbox()
-        assert await box.drained()
+        assert await outbox_waits.drained(box)
         box.put(cancel(1))
         results: list[bool] = []
 
         async def wait() -> None:
-            results.append(await box.drained())
+            results.append(await outbox_waits.drained(box))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
@@ -288,21 +289,21 @@ class TestWaiting:
             results.append(await condition())
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait, box.drained)
-            nursery.start_soon(wait, lambda: box.room(500_000))
+            nursery.start_soon(wait, lambda: outbox_waits.drained(box))
+            nursery.start_soon(wait, lambda: outbox_waits.room(box, 500_000))
             await trio.testing.wait_all_tasks_blocked()
             box.close()
         assert results == [False, False]
         assert not box.put(cancel(2)) and not box.put_link(Heartbeat(1))
         assert arriving(frames(box)) == [Goodbye("closed", "")]
-        await box.wait()  # returns at once
+        await outbox_waits.anything(box)  # returns at once
 
     async def test_the_writer_sleeps_until_something_waits(self) -> None:
         box = outbox()
         woken: list[bytes | None] = []
 
         async def writer() -> None:
-            await box.wait()
+            await outbox_waits.anything(box)
             woken.append(box.take_frame())
 
         async with trio.open_nursery() as nursery:

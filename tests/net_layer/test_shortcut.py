@@ -18,7 +18,8 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong
 from wsproto.frame_protocol import FrameProtocol, Opcode
 
 from tests.net_layer.servers import HANG, SHAKE, Serving
-from tiedreq.net.shortcut import ShortcutStream, binary_frame, masked
+from tiedreq.net.framing import binary_frame, masked
+from tiedreq.net.shortcut import ShortcutStream
 
 LIMIT = 100_000
 OPENING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

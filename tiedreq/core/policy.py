@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from tiedreq.core.checks import check_count, check_flag, check_number
 from tiedreq.core.errors import BadOption
@@ -177,6 +177,7 @@ class Auto:
 
 
 Policy = Plain | Hedged | Tied | Auto
+POLICIES: frozenset[type[Any]] = frozenset({Plain, Hedged, Tied, Auto})
 
 
 def shape_of(policy: Policy, idempotent: bool, stoppable: bool) -> tuple[Tied | None, Backup | None]:
@@ -184,11 +185,13 @@ def shape_of(policy: Policy, idempotent: bool, stoppable: bool) -> tuple[Tied | 
 
     ``Auto`` ties where a copy that started in vain can be stopped: work that can't be is not begun twice by design.
     """
-    if not idempotent or not isinstance(policy, Hedged | Tied | Auto):
+    if not idempotent or isinstance(policy, Plain):
         return None, None
+    if isinstance(policy, Tied):
+        return policy, policy.backup
     if isinstance(policy, Auto):
         return (_tie(policy.backup) if stoppable else None), policy.backup
-    return (policy if isinstance(policy, Tied) else None), policy.backup
+    return None, policy.backup
 
 
 @lru_cache(maxsize=256)

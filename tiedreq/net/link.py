@@ -28,13 +28,15 @@ from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Hello, Message, Welcome
 from tiedreq.core.types import CopyId
 from tiedreq.errors import AuthRefused, ConnectError, VersionMismatch
+from tiedreq.net import outbox_waits
 from tiedreq.net.alarm import Alarm
 from tiedreq.net.bell import Bell
 from tiedreq.net.edge import no_groups
 from tiedreq.net.frames import FrameDecoder
-from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkStatistics, LinkUp
+from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
 from tiedreq.net.outbox import Outbox
 from tiedreq.net.quiet import QuietLog
+from tiedreq.net.sending import Sending
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
 from tiedreq.wire.codec import encode_message
 from tiedreq.wire.limits import PAYLOAD_BYTES_MAX, WireLimits, wire_limits
@@ -50,7 +52,6 @@ _DEFAULT_OPTIONS = LinkOptions()
 _ERRORS = {"auth": AuthRefused, "cluster": AuthRefused, "version": VersionMismatch}
 _CLOSE_CODES = {"protocol": 1002, "internal": 1011, "closed": 1001}
 _CLOSE_CODE_OTHERWISE = 1008
-_SHED_AT_ONCE = 64
 
 
 class Link:
@@ -65,18 +66,17 @@ class Link:
         label: str,
     ) -> None:
         self.label = label
-        self.when_full = options.when_full
-        """As in ``LinkOptions``; an acceptor's owner may choose it in ``on_up``, once it knows the role."""
-        self.statistics = LinkStatistics()
         self.last_error: ConnectError | None = None
         self._core = core
         self._owner = owner
         self._options = options
         self._make_welcome = welcome
-        self._outbox = Outbox(options.outbox, options.wire)
-        self._outbox.close()
         self._decoder = self._new_decoder(options.wire)
-        self._up_id = 0
+        outbox = Outbox(options.outbox, options.wire)
+        outbox.close()
+        self.sending = Sending(outbox, options.when_full, self._too_slow)
+        """The way out of this link, for owners that send much."""
+        self.statistics = self.sending.statistics
         self._scope: trio.CancelScope | None = None  # of the dial or the connection
         self._moved = Bell()
         self._alarm = Alarm(lambda: core.wake_at, lambda: self._step(events.TimePassed()))
@@ -91,14 +91,27 @@ class Link:
     # ---- for the owner
 
     @property
+    def _outbox(self) -> Outbox:
+        return self.sending.outbox
+
+    @property
+    def when_full(self) -> str:
+        """As in ``LinkOptions``; an acceptor's owner may choose it in ``on_up``, once it knows the role."""
+        return self.sending.when_full
+
+    @when_full.setter
+    def when_full(self, when_full: str) -> None:
+        self.sending.when_full = when_full
+
+    @property
     def id(self) -> int:
         """The id of the connection that is up, or 0; as in ``LinkUp.link_id``."""
-        return self._up_id
+        return self.sending.up_id
 
     @property
     def up(self) -> bool:
         """True when ``send`` may succeed."""
-        return self._up_id != 0
+        return self.sending.up_id != 0
 
     @property
     def state(self) -> LinkState:
@@ -145,23 +158,11 @@ class Link:
 
         Raises ``UsageError`` (``BadOption``, ``TooLarge``) for a message that the other side would refuse.
         """
-        if not self._up_id:
-            return False
-        taken = self._outbox.put(message)
-        if not taken and self.when_full == "shed":
-            self.statistics.shed += self._outbox.shed_oldest_notices(_SHED_AT_ONCE)
-            taken = self._outbox.put(message)
-        if taken:
-            self.statistics.messages_sent += 1
-            return True
-        self.statistics.refused += 1
-        if self.when_full == "close":
-            self.drop("slow", "this side's outbox for the other is full")
-        return False
+        return self.sending.send(message)
 
     def discard(self, copy: CopyId) -> bool:
         """Take back a Submit that has not left; False when it has."""
-        return self._outbox.discard(copy)
+        return self.sending.discard(copy)
 
     async def room(self, size: int, spare: int = 0) -> bool:
         """Wait until a message of ``size`` to ``size + spare`` encoded bytes may be sent without crowding out those
@@ -169,7 +170,7 @@ class Link:
 
         Call ``send`` without waiting in between.
         """
-        return await self._outbox.room(size, spare)
+        return await outbox_waits.room(self._outbox, size, spare)
 
     def has_room(self, size: int, spare: int = 0) -> bool:
         """True when ``room`` would not wait."""
@@ -177,12 +178,12 @@ class Link:
 
     async def left(self, copy: CopyId) -> None:
         """Wait until no item of ``copy`` waits in a lane where smaller messages pass it, or the connection is over."""
-        await self._outbox.left(copy)
+        await outbox_waits.left(self._outbox, copy)
 
     async def flush(self, timeout: float) -> bool:
         """Wait until all that was sent is handed to the transport; False after ``timeout`` seconds or once lost."""
         with trio.move_on_after(timeout):
-            return await self._outbox.drained()
+            return await outbox_waits.drained(self._outbox)
         return False
 
     def close(self, code: str = "closed", reason: str = "") -> None:
@@ -241,7 +242,7 @@ class Link:
 
     async def _run_connection(self, transport: Transport, epoch: int) -> None:
         """From the first byte to the end of the tear-down, which is bounded."""
-        self._outbox = Outbox(self._options.outbox, self._options.wire)
+        self.sending.outbox = Outbox(self._options.outbox, self._options.wire)
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -262,7 +263,7 @@ class Link:
         """The only task that sends on ``transport``. Ends by closing it when the outbox is closed."""
         try:
             while True:
-                await outbox.wait()
+                await outbox_waits.anything(outbox)
                 frame = outbox.take_frame()
                 if frame is not None:
                     await transport.send_frame(frame)
@@ -340,7 +341,7 @@ class Link:
                 self._outbox.put_link(welcome)
                 self._outbox.agree(welcome.payload_bytes_max)  # unless the other side's own says otherwise
             case commands.AnnounceUp(epoch, peer, peer_welcome, previous):
-                self._up_id = epoch
+                self.sending.up_id = epoch
                 self.last_error = None
                 self.statistics.times_up += 1
                 if peer_welcome is not None:
@@ -348,7 +349,7 @@ class Link:
                     self._take_payloads(peer_welcome.payload_bytes_max)
                 self._tell(lambda: self._owner.on_up(self, LinkUp(epoch, peer, peer_welcome, previous)))
             case commands.AnnounceDown(epoch, code, reason, by_peer):
-                self._up_id = 0
+                self.sending.up_id = 0
                 self.statistics.times_down += 1
                 self._tell(lambda: self._owner.on_down(self, LinkDown(epoch, code, reason, by_peer)))
             case commands.AnnounceFailure(_, code, reason):
@@ -366,6 +367,9 @@ class Link:
 
     def _new_decoder(self, wire: WireLimits) -> FrameDecoder:
         return FrameDecoder(wire, self._options.unfinished, self._crowded)
+
+    def _too_slow(self) -> None:
+        self.drop("slow", "this side's outbox for the other is full")
 
     def _crowded(self) -> None:
         self.drop("crowded", "all links together keep too much of unfinished messages, and this one kept the most")

@@ -1,4 +1,4 @@
-"""What a link's owner hears and chooses: callbacks, options, statistics."""
+"""What a link's owner hears and chooses: callbacks, options."""
 
 from __future__ import annotations
 
@@ -73,20 +73,3 @@ class LinkOptions:
     def __post_init__(self) -> None:
         if self.when_full not in ("refuse", "shed", "close"):
             raise BadOption(f"when_full must be refuse, shed or close, not {self.when_full!r}")
-
-
-@dataclass(slots=True)
-class LinkStatistics:
-    """Counted over all connections of a link."""
-
-    messages_sent: int = 0
-    messages_received: int = 0
-    frames_sent: int = 0
-    frames_received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    refused: int = 0
-    shed: int = 0
-    times_up: int = 0
-    times_down: int = 0
-    failures: int = 0

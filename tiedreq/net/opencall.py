@@ -49,19 +49,21 @@ class OpenCall:
 
     ``began`` is Trio's time when the call was made; ``surrounding`` says that a scope around the call ends it, not the
     call's own ``timeout``; ``answers`` are those that came, by copy; ``error`` is what the caller's own ``accept``
-    raised; ``told`` is called at the outcome, if no task waits for it.
+    raised. ``task`` waits for the outcome; if none does, ``told`` is called at it. ``cancelled`` is called at the very
+    moment when the scope of the task that waits is cancelled.
     """
 
     __slots__ = (
         "_limits",
-        "_task",
         "accept",
         "answers",
         "began",
+        "cancelled",
         "core",
         "error",
         "outcome",
         "surrounding",
+        "task",
         "timeout",
         "told",
         "waking_at",
@@ -75,6 +77,7 @@ class OpenCall:
         timeout: float,
         surrounding: bool = False,
         limits: WireLimits = DEFAULT_LIMITS,
+        cancelled: Callable[[OpenCall], object] | None = None,
     ) -> None:
         self.core = core
         self.accept = accept
@@ -87,13 +90,15 @@ class OpenCall:
         self.error: Exception | None = None
         self.waking_at = float("inf")
         self.told: Callable[[], object] | None = None
-        self._task: trio.lowlevel.Task | None = None
+        self.task: trio.lowlevel.Task | None = None
+        self.cancelled = cancelled
 
     def complete(self, outcome: Outcome) -> None:
         """The outcome is known: wake the task that waits, or tell whom it concerns."""
         self.outcome = outcome
-        task, self._task = self._task, None
+        task = self.task
         if task is not None:
+            self.task = None
             trio.lowlevel.reschedule(task)
         elif self.told is not None:
             self.told()
@@ -121,19 +126,12 @@ class OpenCall:
         self.answers[copy] = Answered(value, message.service_time, message.queue_wait)
         return ResultReceived(link, copy, acceptable, message.service_time, message.queue_wait)
 
-    async def wait(self, cancelled: Callable[[OpenCall], None]) -> Outcome:
-        """Wait for the outcome. When the caller's scope is cancelled, ``cancelled`` is called at that very moment."""
-        if self.outcome is None:
-            self._task = trio.lowlevel.current_task()
-
-            def abort(_: object) -> trio.lowlevel.Abort:
-                self._task = None
-                cancelled(self)
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
-        assert self.outcome is not None
-        return self.outcome
+    def interrupted(self, _raise: object) -> trio.lowlevel.Abort:
+        """What Trio calls when the scope of the task that waits is cancelled."""
+        self.task = None
+        if self.cancelled is not None:
+            self.cancelled(self)
+        return trio.lowlevel.Abort.SUCCEEDED
 
     # ---- the story --------------------------------------------------------------------------------------------
 
@@ -194,7 +192,10 @@ class OpenCall:
         assert self.outcome is not None
         outcome, request = self.outcome, self.core.request
         call_id, attempts = str(request.id), self.attempts()
-        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or NOT_SENT
+        where = (
+            ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts)
+            or NOT_SENT
+        )
         name = f"call {call_id} of {request.method!r}"
         match outcome.kind:
             case OutcomeKind.FAILED:

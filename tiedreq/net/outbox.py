@@ -6,6 +6,8 @@ in turn, so that a message of any size delays the small ones by no more than one
 
 Messages are encoded when they are put: what can't be sent is refused there, and the bounds count real bytes. A bulk
 message is taken when its lane is empty whatever its size, so that every message that the limits allow can leave.
+
+Synchronous throughout; ``net.outbox_waits`` has what waits for it.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ class OutboxLimits:
 
 
 class _Waiting:
-    """An encoded message in the small or the bulk lane; ``encoded`` is empty once it was taken out."""
+    """An encoded message in the bulk lane, or one in the small lane that may be taken back: a Submit or a notice.
+
+    ``encoded`` is empty once it was taken out. Other small messages wait as their bytes alone.
+    """
 
     __slots__ = ("chunks", "encoded", "message", "stream")
 
@@ -77,20 +82,25 @@ class Outbox:
         self.bulk_bytes = 0
         self.closed = False
         self._limits = limits
-        self._wire_limits = wire_limits
+        self._messages_max = limits.messages_max
+        self._bytes_max = limits.bytes_max
+        self._chunk_bytes = wire_limits.chunk_bytes
         self._message_bytes_max = 0
         self._under_way_bytes_max = 0
         self.agree(wire_limits.payload_bytes_max)
-        self._bell = Bell()
+        self.bell = Bell()
         self._link_lane: deque[bytes] = deque()
         self._abandoned: deque[bytes] = deque()
-        self._small: deque[_Waiting] = deque()
+        self._small: deque[bytes | _Waiting] = deque()
         self._bulk: deque[_Waiting] = deque()
         self._under_way: deque[_Waiting] = deque()
         self._submits: dict[CopyId, _Waiting] = {}
         self._streams = 0
         self._in_flight = False
-        self._written = trio.lowlevel.ParkingLot()
+        self.waiters = trio.lowlevel.ParkingLot()
+        """Tasks that wait for room, or until something has left: all look again whenever that changes."""
+        self.writer_idle = False
+        """The writer has found nothing, and waits for ``bell``."""
 
     def __len__(self) -> int:
         return (
@@ -117,21 +127,31 @@ class Outbox:
         if size > self._message_bytes_max:
             text = f"{type(message).__name__} of {size} bytes; the other side takes {self._message_bytes_max} at most"
             raise TooLarge(text, limit=self._message_bytes_max, field="message")
-        if not self._fits(size) and not (
-            type(message) in _OWED and self.small_messages < 2 * self._limits.messages_max
-        ):
+        if (
+            size > self._chunk_bytes
+            or self.small_messages >= self._messages_max
+            or self.small_bytes + size > self._bytes_max
+        ) and not self._takes(message, size):
             return False
-        waiting = _Waiting(message, encoded)
-        if size > self._wire_limits.chunk_bytes:
+        if size > self._chunk_bytes:
+            waiting = _Waiting(message, encoded)
             self.bulk_bytes += size
             self._bulk.append(waiting)
+            if type(message) is Submit:
+                self._submits[message.copy] = waiting
         else:
             self.small_messages += 1
             self.small_bytes += size
-            self._small.append(waiting)
-        if type(message) is Submit:
-            self._submits[message.copy] = waiting
-        self._bell.ring()
+            if type(message) is Submit:
+                waiting = _Waiting(message, encoded)
+                self._submits[message.copy] = waiting
+                self._small.append(waiting)
+            elif type(message) in _NOTICES:
+                self._small.append(_Waiting(message, encoded))
+            else:
+                self._small.append(encoded)
+        if self.writer_idle:
+            self._wake_writer()
         return True
 
     def put_link(self, message: Message) -> bool:
@@ -142,12 +162,12 @@ class Outbox:
         if self.closed or (len(self._link_lane) >= _LINK_MESSAGES_MAX and type(message) is not Goodbye):
             return False
         encoded = encode_message(message)
-        if len(encoded) > self._wire_limits.chunk_bytes:  # a long method table: in chunks, but still ahead
+        if len(encoded) > self._chunk_bytes:  # a long method table: in chunks, but still ahead
             self._streams += 1
             self._link_lane.extend(map(encode_message, split(encoded, self._streams, self._chunk_data_bytes)))
         else:
             self._link_lane.append(encoded)
-        self._bell.ring()
+        self._wake_writer()
         return True
 
     def discard(self, copy: CopyId) -> bool:
@@ -162,8 +182,8 @@ class Outbox:
             self._under_way.remove(waiting)
             self.bulk_bytes -= len(waiting.encoded)
             self._abandoned.append(encode_message(abandoned(waiting.stream)))
-            self._bell.ring()
-        elif len(waiting.encoded) > self._wire_limits.chunk_bytes:
+            self._wake_writer()
+        elif len(waiting.encoded) > self._chunk_bytes:
             self._bulk.remove(waiting)
             self.bulk_bytes -= len(waiting.encoded)
         else:
@@ -177,31 +197,23 @@ class Outbox:
         for waiting in self._small:
             if shed >= count:
                 break
-            if waiting.encoded and isinstance(waiting.message, _NOTICES):
+            if isinstance(waiting, _Waiting) and waiting.encoded and type(waiting.message) in _NOTICES:
                 self._take_small(waiting)
                 shed += 1
         return shed
 
-    async def room(self, size: int, spare: int = 0) -> bool:
-        """Wait until a message of ``size`` to ``size + spare`` encoded bytes would be taken, and half of the small
-        lane is left to messages that nobody can hold back; False when nothing is written any more.
-
-        Put it without waiting for anything else in between.
-        """
-        await trio.lowlevel.checkpoint()
-        while not self.has_room(size, spare):
-            await self._written.park()
-        return not self.closed
-
     def has_room(self, size: int, spare: int = 0) -> bool:
-        """True when ``room`` would not wait."""
+        """True when a message of ``size`` to ``size + spare`` encoded bytes would be taken, and half of the small lane
+        is left to messages that nobody can hold back; also once nothing is written any more."""
         return self.closed or (self._roomy(size) and self._roomy(size + spare))
 
-    async def left(self, copy: CopyId) -> None:
-        """Wait until no item of ``copy`` is in the bulk lane, where small messages pass it, or nothing is written."""
-        await trio.lowlevel.checkpoint()
-        while any(type(one.message) is Item and one.message.copy == copy for one in (*self._bulk, *self._under_way)):
-            await self._written.park()
+    def holds_item(self, copy: CopyId) -> bool:
+        """True while an item of ``copy`` is in the bulk lane, where small messages pass it."""
+        for lane in (self._bulk, self._under_way):
+            for one in lane:
+                if type(one.message) is Item and one.message.copy == copy:
+                    return True
+        return False
 
     def close(self) -> None:
         """Take nothing more; what waits in the link's lane may still leave, the rest is dropped."""
@@ -212,15 +224,20 @@ class Outbox:
         self._abandoned.clear()
         self._submits.clear()
         self.small_messages = self.small_bytes = self.bulk_bytes = 0
-        self._bell.ring()
+        self._wake_writer()
         self._wake_waiters()
 
     # ---- emptying
 
-    async def wait(self) -> None:
-        """(writer) Wait until there may be something to take, or the outbox is closed."""
-        if not self.closed and not self._anything():
-            await self._bell.wait_anew()
+    @property
+    def anything(self) -> bool:
+        """True while something waits to be written."""
+        return bool(self._link_lane or self._abandoned or self.small_messages or self._bulk or self._under_way)
+
+    @property
+    def busy(self) -> bool:
+        """True while something waits to be written, or was taken and is not handed to the transport yet."""
+        return self._in_flight or self.anything
 
     def take_frame(self) -> bytes | None:
         """(writer) The next frame, or None when nothing waits.
@@ -236,14 +253,18 @@ class Outbox:
         small = self._small
         while small and not self._link_lane and len(parts) < FRAME_MESSAGES_MAX - 1:
             waiting = small[0]
-            encoded = waiting.encoded
+            encoded = waiting if isinstance(waiting, bytes) else waiting.encoded
             if size + len(encoded) > FRAME_SPLIT_BYTES and parts:
                 break
             small.popleft()
             if encoded:
                 size += len(encoded)
                 parts.append(encoded)
-                self._take_small(waiting)
+                if isinstance(waiting, bytes):
+                    self.small_messages -= 1
+                    self.small_bytes -= len(encoded)
+                else:
+                    self._take_small(waiting)
         chunk = self._next_chunk() if not self._link_lane else None
         if chunk is not None:
             parts.append(chunk)
@@ -257,26 +278,20 @@ class Outbox:
         self._in_flight = False
         self._wake_waiters()
 
-    async def drained(self) -> bool:
-        """Wait until all that waits has been handed to the transport; False when the outbox was closed before."""
-        await trio.lowlevel.checkpoint()
-        while not self.closed and (self._in_flight or self._anything()):
-            await self._written.park()
-        return not self.closed
-
-    def _anything(self) -> bool:
-        return bool(self._link_lane or self._abandoned or self.small_messages or self._bulk or self._under_way)
+    def _takes(self, message: Message, size: int) -> bool:
+        """Whether a message is taken that is large, or finds the small lane full."""
+        return self._fits(size) or (type(message) in _OWED and self.small_messages < 2 * self._messages_max)
 
     def _fits(self, size: int) -> bool:
-        if size > self._wire_limits.chunk_bytes:
+        if size > self._chunk_bytes:
             return not self.bulk_bytes or self.bulk_bytes + size <= self._limits.bulk_bytes_max
-        return self.small_messages < self._limits.messages_max and self.small_bytes + size <= self._limits.bytes_max
+        return self.small_messages < self._messages_max and self.small_bytes + size <= self._bytes_max
 
     def _roomy(self, size: int) -> bool:
-        if size > self._wire_limits.chunk_bytes or not self.small_messages:
+        if size > self._chunk_bytes or not self.small_messages:
             return self._fits(size)
         messages, total = 2 * self.small_messages, 2 * (self.small_bytes + size)
-        return messages < self._limits.messages_max and total <= self._limits.bytes_max
+        return messages < self._messages_max and total <= self._bytes_max
 
     def _take_small(self, waiting: _Waiting) -> None:
         self.small_messages -= 1
@@ -313,8 +328,12 @@ class Outbox:
 
     @property
     def _chunk_data_bytes(self) -> int:
-        return self._wire_limits.chunk_bytes - _CHUNK_HEADER_BYTES_MAX
+        return self._chunk_bytes - _CHUNK_HEADER_BYTES_MAX
 
     def _wake_waiters(self) -> None:
-        if self._written:
-            self._written.unpark_all()
+        if self.waiters:
+            self.waiters.unpark_all()
+
+    def _wake_writer(self) -> None:
+        self.writer_idle = False
+        self.bell.ring()

@@ -13,11 +13,10 @@ from tiedreq.core.checks import check_number
 from tiedreq.core.errors import BadOption, UsageError
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.picker import ReplicaTable
-from tiedreq.core.policy import Auto, Plain, Policy, check_policy
+from tiedreq.core.policy import POLICIES, Auto, Plain, Policy, check_policy
 from tiedreq.core.types import CallId, MethodInfo, Window
 from tiedreq.errors import Overloaded, TooLarge, UnknownMethod, UnsafeToDuplicate
 from tiedreq.net.current import current_execution
-from tiedreq.net.link_owner import LinkOwner
 from tiedreq.net.opencall import OpenCall
 from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.payload import encode_payload
@@ -29,7 +28,7 @@ _WRONG_KIND = {
 }
 
 
-class Preparing(LinkOwner):
+class Preparing:
     """What a client has to know to prepare a call: its options, the replicas and what they serve, the open calls."""
 
     def __init__(
@@ -39,16 +38,16 @@ class Preparing(LinkOwner):
         self.policy = check_policy(policy)
         self.timeout = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
         self.nonce = secrets.randbits(64)
-        self._wire_limits = wire_limits
-        self._replicas = ReplicaTable(Random(secrets.randbits(64)), picker, zone)
-        self._calls: dict[int, OpenCall] = {}
+        self.wire_limits = wire_limits
+        self.replicas = ReplicaTable(Random(secrets.randbits(64)), picker, zone)
+        self.calls: dict[int, OpenCall] = {}
         self._number = 0
-        self._met_methods: dict[str, MethodInfo] = {}
-        self._infos: dict[str, MethodInfo] = {}  # what the replicas of now agree on, as far as it was asked for
-        self._payload_bytes_max = limits.payload_bytes_max
-        self._closed = False
+        self.met_methods: dict[str, MethodInfo] = {}
+        self.infos: dict[str, MethodInfo] = {}  # what the replicas of now agree on, as far as it was asked for
+        self.payload_bytes_max = limits.payload_bytes_max
+        self.closed = False
 
-    def _prepare(
+    def prepare(
         self,
         method: str,
         args: Any,
@@ -63,67 +62,72 @@ class Preparing(LinkOwner):
 
         Returns the request, the seconds it has, and whether a surrounding scope set that limit.
         """
-        if self._closed:
+        if self.closed:
             raise BadOption("client: it is closed")
-        info = self._infos.get(method) if type(method) is str else None
+        info = self.infos.get(method) if type(method) is str else None
         if info is None:
             info = self._known_method(method)
         if info.stream != (window is not None):
             raise UsageError(_WRONG_KIND[info.stream].format(method))
-        chosen = self._choose_policy(policy)
+        above = current_execution.get()
+        chosen = self._choose_policy(policy, above is not None)
         if not info.idempotent and policy is not None and not isinstance(policy, Plain | Auto):
             raise UnsafeToDuplicate(
                 f"{method!r} is not declared idempotent. Declare @service.method(idempotent=True) if running twice is "
                 "harmless, or use client.call(). Nothing was sent."
             )
-        seconds = self.timeout if timeout is None else check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
+        if timeout is None:
+            seconds = self.timeout
+        elif type(timeout) is float and 0.0 <= timeout <= TIMEOUT_MAX:
+            seconds = timeout
+        else:
+            seconds = check_number("timeout", timeout, 0.0, TIMEOUT_MAX, "seconds")
         own, scope = now + min(seconds, info.timeout_max), trio.current_effective_deadline()
         deadline = min(own, scope)
         payload = self._encode(args)
-        if len(self._calls) >= self.limits.calls_in_flight_max:
+        if len(self.calls) >= self.limits.calls_in_flight_max:
             raise Overloaded(
-                f"{len(self._calls)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
+                f"{len(self.calls)} calls are in flight, the client's calls_in_flight_max. Nothing was sent.",
                 retry_after=0.0,
             )
         self._number += 1
-        above = current_execution.get()
         request = CallRequest(
-            id=CallId(self.nonce, self._number),
-            method=method,
-            idempotent=info.idempotent,
-            payload=payload,
-            policy=chosen,
-            deadline=deadline,
-            key=key,
-            layered=(above is not None and above.layered) or not isinstance(chosen, Plain),
-            metadata=metadata,
-            stoppable=info.stoppable,
-            window=window,
+            CallId(self.nonce, self._number),
+            method,
+            info.idempotent,
+            payload,
+            chosen,
+            deadline,
+            key,
+            (above is not None and above.layered) or not isinstance(chosen, Plain),
+            metadata,
+            info.stoppable,
+            window,
         )
         return request, deadline - now, scope < own
 
-    def _choose_policy(self, policy: Policy | None) -> Policy:
+    def _choose_policy(self, policy: Policy | None, nested: bool) -> Policy:
         """The policy of a call. Inside a handler the default is ``Plain``: one layer hedges."""
         if policy is not None:
-            return check_policy(policy)
-        return Plain() if current_execution.get() is not None else self.policy
+            return policy if type(policy) in POLICIES else check_policy(policy)
+        return Plain() if nested else self.policy
 
     def _known_method(self, method: object) -> MethodInfo:
         if not isinstance(method, str):
             raise BadOption(f"method: {method!r} is not a text")
-        info = self._replicas.method(method)
+        info = self.replicas.method(method)
         if info is not None:
-            self._infos[method] = info
+            self.infos[method] = info
             return info
-        info = self._met_methods.get(method)
+        info = self.met_methods.get(method)
         if info is None:
-            known = ", ".join(sorted(self._met_methods)) or "none"
+            known = ", ".join(sorted(self.met_methods)) or "none"
             raise UnknownMethod(f"no replica serves {method!r}. Methods: {known}. Nothing was sent.")
         return info
 
     def _encode(self, args: Any) -> bytes:
-        payload = encode_payload(args, self._wire_limits, what="args")
-        limit = self._payload_bytes_max
+        payload = encode_payload(args, self.wire_limits, what="args")
+        limit = self.payload_bytes_max
         if len(payload) > limit:
             raise TooLarge(
                 f"args: {len(payload)} bytes when encoded, over the limit of {limit}. Nothing was sent.",

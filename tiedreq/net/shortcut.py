@@ -16,54 +16,21 @@ No frame is lost or reordered in between: what was read directly stays in line b
 from __future__ import annotations
 
 import os
-from collections import deque
 
 import trio
 
 from tiedreq.net.bell import Bell
+from tiedreq.net.framing import FrameParser, binary_frame
 
 RECEIVE_BYTES = 128 * 1024 - 64
 """How much is read at once (more than 128 KiB would be mapped and unmapped for each read)."""
 FRAMES_IN_A_ROW = 16
 """So many frames are written without letting other tasks run."""
 
-_BINARY = 0x82
-_PING, _PONG = 0x89, 0x8A
-_MASKED = 0x80
-_CONTROL_BYTES_MAX = 125
-_INT_BYTES_MAX = 512
 _HEADERS_END = b"\r\n\r\n"
 _SWITCHED = b"HTTP/1.1 101 "
-_XOR = [bytes(byte ^ key for byte in range(256)) for key in range(256)]
 
 Inner = trio.SocketStream | trio.SSLStream[trio.SocketStream]
-
-
-def masked(data: bytes | memoryview, key: bytes) -> bytes | bytearray:
-    """``data`` with ``key`` (four bytes) laid over it; doing it twice undoes it."""
-    size = len(data)
-    if size < _INT_BYTES_MAX:
-        keys = (key * (size // 4 + 1))[:size]
-        return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(size, "little")
-    result = bytearray(data)
-    for offset in range(4):
-        result[offset::4] = result[offset::4].translate(_XOR[key[offset]])
-    return result
-
-
-def binary_frame(data: bytes, *, mask: bool) -> bytes:
-    """``data`` as one unfragmented binary frame."""
-    size, bit = len(data), _MASKED if mask else 0
-    if size < 126:
-        header = bytes((_BINARY, bit | size))
-    elif size < 65_536:
-        header = bytes((_BINARY, bit | 126)) + size.to_bytes(2, "big")
-    else:
-        header = bytes((_BINARY, bit | 127)) + size.to_bytes(8, "big")
-    if not mask:
-        return header + data
-    key = os.urandom(4)
-    return b"".join((header, key, masked(data, key)))
 
 
 def _descriptor(socket: trio.socket.SocketType) -> int:
@@ -81,13 +48,13 @@ class ShortcutStream(trio.abc.Stream):
         self._inner = inner
         self._socket = inner.socket if isinstance(inner, trio.SocketStream) else None
         self._client = client
-        self._frame_bytes_max = frame_bytes_max
         self._opening = bytearray()
         self._opened = False
         self._by_library = False
         self._reading = False
-        self._unparsed = b""
-        self._frames: deque[bytes] = deque()
+        self._unparsed = b""  # what came with the end of the opening handshake
+        self._parser = FrameParser(client=client, frame_bytes_max=frame_bytes_max)
+        self._frames = self._parser.frames
         self._for_library = bytearray()
         self._end: Exception | None = None
         self._ended = False
@@ -164,8 +131,10 @@ class ShortcutStream(trio.abc.Stream):
                 return self._frames.popleft()
             if self._by_library or self._ended:
                 return None
-            if self._unparsed and self._parse():
-                continue
+            if self._unparsed:
+                data, self._unparsed = self._unparsed, b""
+                if self._parse(data) or self._by_library:
+                    continue
             await self._read()
 
     async def send_frame(self, data: bytes) -> None:
@@ -188,8 +157,8 @@ class ShortcutStream(trio.abc.Stream):
     def give_to_library(self) -> None:
         """From now on the library reads: this side closes."""
         self._by_library = True
-        self._for_library += self._unparsed
-        self._unparsed = b""
+        self._for_library += self._parser.rest + self._unparsed
+        self._parser.rest = self._unparsed = b""
         self._library.ring()
 
     async def _read(self) -> None:
@@ -205,8 +174,7 @@ class ShortcutStream(trio.abc.Stream):
             elif self._by_library:
                 self._for_library += data
             else:
-                self._unparsed = self._unparsed + data if self._unparsed else bytes(data)
-                self._parse()
+                self._parse(bytes(data))
         finally:
             self._reading = False
             if self._by_library or self._ended:
@@ -238,41 +206,14 @@ class ShortcutStream(trio.abc.Stream):
                 return
             await trio.lowlevel.wait_writable(_descriptor(socket))
 
-    def _parse(self) -> bool:
+    def _parse(self, data: bytes) -> bool:
         """Take all complete frames out of what was read; True if there were any. Unusual ones end direct reading."""
-        data, start, size = self._unparsed, 0, len(self._unparsed)
-        masked_bit, frames = 0 if self._client else _MASKED, self._frames
-        before = len(frames)
-        while size - start >= 2:
-            first, second = data[start], data[start + 1]
-            length, at = second & 0x7F, start + 2
-            if (first != _BINARY and first not in (_PING, _PONG)) or second & _MASKED != masked_bit:
-                self._unusual(data[start:])
-                return True
-            if length > _CONTROL_BYTES_MAX:
-                wide = 2 if length == 126 else 8
-                if size < at + wide:
-                    break
-                length = int.from_bytes(data[at : at + wide], "big")
-                at += wide
-                if first != _BINARY or length > self._frame_bytes_max or length < (126 if wide == 2 else 65_536):
-                    self._unusual(data[start:])
-                    return True
-            payload_at = at + 4 if masked_bit else at
-            end = payload_at + length
-            if end > size:
-                break
-            if first != _BINARY:
-                self._for_library += data[start:end]
-                self._library.ring()
-            elif masked_bit:
-                frames.append(bytes(masked(memoryview(data)[payload_at:end], data[at:payload_at])))
-            else:
-                frames.append(data[payload_at:end])
-            start = end
-        self._unparsed = data[start:] if start else data
-        return len(frames) > before
-
-    def _unusual(self, data: bytes) -> None:
-        self._unparsed = data
-        self.give_to_library()
+        parser = self._parser
+        found = parser.feed(data)
+        if parser.controls:
+            self._for_library += parser.controls
+            parser.controls.clear()
+            self._library.ring()
+        if parser.unusual:
+            self.give_to_library()
+        return found

@@ -27,6 +27,7 @@ from tiedreq.net.edge import no_groups, single_cause
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners, peer_address
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.shortcut import ShortcutStream
+from tiedreq.net.tls import accept_tls
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
 from tiedreq.wire.limits import WireLimits
 
@@ -413,8 +414,7 @@ class _Server:
             try:
                 stream: Stream = tcp
                 if self._ssl_context is not None:
-                    stream = trio.SSLStream(tcp, self._ssl_context, server_side=True, https_compatible=True)
-                    await stream.do_handshake()
+                    stream = await accept_tls(tcp, self._ssl_context)
                 await reader.unless_finished(lambda: shake_hands(stream))
             except* (trio.BrokenResourceError, trio.ClosedResourceError, trio_websocket.ConnectionClosed) as group:
                 why = _in_words(single_cause(group))
