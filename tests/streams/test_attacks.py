@@ -18,8 +18,8 @@ from tests.streams._play import HEDGED, KEEPS_BOTH, Plays, stream_service, taken
 from tiedreq import ClientLimits
 from tiedreq.core.messages import Cancel, Credit, Item, Result, Started
 from tiedreq.core.types import CopyId, Load
-from tiedreq.net.outbox import Outbox, OutboxLimits
 from tiedreq.net.openstream import OpenStream
+from tiedreq.net.outbox import Outbox, OutboxLimits
 from tiedreq.observe import metrics
 from tiedreq.testing import LocalCluster
 from tiedreq.wire.limits import WireLimits
