@@ -71,16 +71,45 @@ async def test_clients_and_replicas_that_show_a_certificate(ours: Certificates) 
             assert {await client.tied_call("work", 0.01, policy=at_once) for _ in range(5)} <= {"a", "b"}
 
 
-@pytest.mark.parametrize("shown", ["none", "a stranger's"])
-async def test_a_client_without_a_certificate_of_ours(ours: Certificates, shown: str) -> None:
-    """It has the right token and trusts the right authority, and that is not enough."""
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+REFUSALS = {
+    "none": "asks for a client's certificate",
+    "a stranger's": "does not trust the certificate that it was shown",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.parametrize("shown", REFUSALS)
+async def test_a_client_without_a_certificate_of_ours(ours: Certificates, shown: str, version: ssl.TLSVersion) -> None:
+    """It has the right token and trusts the right authority, and that is not enough: it is told so at once.
+
+    With TLS 1.3 it hears of it when its own half of the handshake is done.
+    """
     async with mesh(ours, lambda: ours.dialing(ours.authority)) as handles:
-        context = ours.dialing(None if shown == "none" else trustme.CA())
-        with pytest.raises(tiedreq.ConnectError) as refused:
-            async with tiedreq.connect([handles["a"].url], token="t", ssl_context=context, timeout=0.5):
-                raise AssertionError("it must not come in")
-        assert "\n" not in str(refused.value)
-        assert handles["a"].status()["callers"] == 0
+        urls, context = [handle.url for handle in handles.values()], ours.dialing(None)
+        context.maximum_version = version
+        if shown != "none":
+            trustme.CA().issue_cert("someone@example.test").configure_cert(context)
+        for _ in range(5):
+            with trio.fail_after(30), pytest.raises(tiedreq.AuthRefused, match=REFUSALS[shown]) as refused:
+                async with tiedreq.connect(urls, token="t", ssl_context=context, timeout=3600):
+                    raise AssertionError("it must not come in")
+            assert "\n" not in str(refused.value)
+        assert {handle.status()["callers"] for handle in handles.values()} == {0}
+
+
+async def test_who_is_refused_may_say_what_it_likes(ours: Certificates) -> None:
+    """What it sends after its half of the handshake is thrown away for a moment, then the connection ends."""
+    async with mesh(ours, lambda: ours.dialing(ours.authority)) as handles:
+        host, _, port = handles["a"].url.removeprefix("wss://").rpartition(":")
+        with trio.fail_after(30):
+            tcp = await trio.open_tcp_stream(host, int(port))
+            stream = trio.SSLStream(tcp, ours.dialing(None), server_hostname=host)
+            await stream.do_handshake()
+            with pytest.raises(trio.BrokenResourceError):
+                while True:
+                    await stream.send_all(bytes(1_000_000))
+            await tcp.aclose()
 
 
 async def test_a_replica_without_a_certificate_is_linked_to_nobody(ours: Certificates) -> None:

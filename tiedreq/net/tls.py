@@ -1,4 +1,4 @@
-"""The server's half of a TLS handshake. When it fails, the other side is told why, so that it can say so.
+"""TLS handshakes that fail: a server tells the other side why, and a client says so in words.
 
 Trio's ``SSLStream`` leaves unsent what TLS has to say about a handshake that failed: a client whose certificate is
 refused would see nothing but a lost connection, and with TLS 1.3 only after its own half was done.
@@ -14,6 +14,26 @@ import trio
 LINGER_SECONDS = 0.5
 """For how long what still arrives is thrown away after the last word. A reset could overtake it."""
 _THROWN_AWAY_BYTES = 64 * 1024
+_SHOW_ONE = "show one: ssl_context, or --tls-cert and --tls-key"
+_DISTRUST = "it does not trust the certificate that it was shown"
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": f"it asks for a client's certificate, and was shown none ({_SHOW_ONE})",
+    "HANDSHAKE_FAILURE": f"it refused the handshake, as one that asks for a client's certificate does ({_SHOW_ONE})",
+    "UNKNOWN_CA": f"{_DISTRUST}: unknown authority",
+    "ACCESS_DENIED": f"{_DISTRUST}: access denied",
+    "BAD_CERTIFICATE": f"{_DISTRUST}: bad certificate",
+    "CERTIFICATE_EXPIRED": f"{_DISTRUST}: certificate expired",
+    "CERTIFICATE_REVOKED": f"{_DISTRUST}: certificate revoked",
+    "CERTIFICATE_UNKNOWN": f"{_DISTRUST}: certificate unknown",
+    "UNSUPPORTED_CERTIFICATE": f"{_DISTRUST}: unsupported certificate",
+}
+"""What a server says when it is not content with the certificate that it was shown, or with none."""
+
+
+def certificate_refusal(error: ssl.SSLError) -> str | None:
+    """In words, that the other side wants another certificate than it was shown; None when it said something else."""
+    _, is_alert, alert = (error.reason or "").rpartition("ALERT_")
+    return _ALERTS.get(alert) if is_alert else None
 
 
 class _Overheard:

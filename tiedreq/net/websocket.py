@@ -27,26 +27,13 @@ from tiedreq.net.edge import no_groups, single_cause
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners, peer_address
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.shortcut import ShortcutStream
-from tiedreq.net.tls import accept_tls
+from tiedreq.net.tls import accept_tls, certificate_refusal
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
 from tiedreq.wire.limits import WireLimits
 
 QUEUED_FRAMES_MAX = 64
 RECEIVE_BUFFER_BYTES = 64 * 1024
 _TEXT_REFUSED = 1003
-_CERTIFICATE_ALERTS = frozenset(
-    {
-        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
-        "TLSV1_ALERT_UNKNOWN_CA",
-        "TLSV1_ALERT_ACCESS_DENIED",
-        "SSLV3_ALERT_BAD_CERTIFICATE",
-        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
-        "SSLV3_ALERT_CERTIFICATE_REVOKED",
-        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
-        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
-    }
-)
-"""What the other side says when it is not content with the certificate that it was shown, or with none."""
 
 logger = logging.getLogger("tiedreq.websocket")
 _library_logger = logging.getLogger("trio-websocket")
@@ -303,9 +290,8 @@ def _dial_error(target: Target, error: BaseException) -> ConnectError:
     tls = _tls_error(error)
     if isinstance(tls, ssl.SSLCertVerificationError):
         return AuthRefused(f"{target.url}: its certificate is not trusted: {tls.verify_message}")
-    if tls is not None and tls.reason in _CERTIFICATE_ALERTS:
-        reason = tls.reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-        return AuthRefused(f"{target.url}: it does not trust our certificate, or was shown none: {reason}")
+    if tls is not None and (refusal := certificate_refusal(tls)) is not None:
+        return AuthRefused(f"{target.url}: {refusal}")
     return ConnectError(f"{target.url}: {_in_words(error)}")
 
 
