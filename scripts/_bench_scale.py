@@ -8,14 +8,15 @@ million calls at a thousand replicas and fifty thousand at ten, and what is comp
 after the other.
 
 Time alone would not tell what the program does more of from what the machine does more slowly: a thousand replicas do
-not fit into the caches of a processor. So at last ``COUNTED`` calls run under a profiler, which counts the functions
-called.
+not fit into the caches of a processor. So there is a control beside each size but the first: as many replicas, in
+worlds of the first size that go on together and know nothing of each other. As many executions are under way in it, so
+the processor has as far to go for each, but no mesh in it is larger. And at last ``COUNTED`` calls of each run under a
+profiler, which counts the functions called.
 """
 
 from __future__ import annotations
 
 import cProfile
-import gc
 import multiprocessing
 import pstats
 import time
@@ -29,6 +30,8 @@ from _bench import Row, row
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.policy import Policy, Tied
 from tiedreq.laws import Exponential
+from tiedreq.sim.clock import Clock
+from tiedreq.sim.garbage import uncollected
 from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.workload import OpenLoop, Workload
 from tiedreq.sim.world import World, WorldOptions, stream
@@ -47,9 +50,13 @@ MIB = 1024 * 1024
 
 
 class Size(NamedTuple):
-    """What one size came to. Seconds of processor time; memory of the process in bytes, before and after the calls."""
+    """What one size came to. Seconds of processor time; memory of the process in bytes, before and after the calls.
+
+    ``replicas`` are in ``worlds`` of equal size.
+    """
 
     replicas: int
+    worlds: int
     set_up: float
     per_call: list[float]
     functions: float
@@ -57,64 +64,108 @@ class Size(NamedTuple):
     after: int
     failed: int
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.replicas} replicas" if self.worlds == 1 else f"{self.replicas} replicas in {self.worlds} worlds"
 
-def measure(replicas: int, calls: int, policy: Policy, seed: int) -> Size:
+
+class Worlds:
+    """Worlds with one clock between them, each with a load of its own."""
+
+    def __init__(self, count: int, replicas: int, policy: Policy, seed: int) -> None:
+        self.clock = Clock()
+        self._rate = LOAD * replicas * SLOTS / SERVICE
+        self._policy = policy
+        network = NetworkOptions(mesh=LatencySpec(LatencyLaw(MESH)), client=LatencySpec(LatencyLaw(CLIENT)))
+        options = WorldOptions(
+            replicas=replicas,
+            slots=SLOTS,
+            network=network,
+            picker="adaptive",
+            learns=True,
+            replica_limits=LIMITS,
+            client_limits=ClientLimits(calls_in_flight_max=MANY),
+        )
+        self._all: list[tuple[World, Workload]] = []
+        for index in range(count):
+            own = f"{seed}/{index}"
+            load = Workload(Exponential(SERVICE), stream(own, "law"), linger=LINGER)
+            world = World(options, load, seed=own, clock=self.clock)
+            world.start()
+            self._all.append((world, load))
+
+    @property
+    def answered(self) -> int:
+        """Calls so far."""
+        return sum(load.counts.answered for _, load in self._all)
+
+    @property
+    def failed(self) -> int:
+        """Calls so far that failed."""
+        return sum(load.counts.failed for _, load in self._all)
+
+    def _loops(self, purpose: str, rate_max: float) -> list[OpenLoop]:
+        loops = []
+        for world, load in self._all:
+            make = partial(load.make, policy=self._policy, timeout=10.0)
+            rate = min(self._rate, rate_max)
+            loops.append(OpenLoop(world, make, world.random(purpose), rate=rate, calls=FOREVER))
+            loops[-1].start()
+        return loops
+
+    def warm_up(self) -> None:
+        """Learn, and fill everything; the load goes on afterwards."""
+        few = self._loops("first arrivals", LEARN_RATE)
+        self.clock.run(self.clock.now + LEARN)
+        for loop in few:
+            loop.stop()
+        self._loops("arrivals", float("inf"))
+        self.clock.run(self.clock.now + WARMUP)
+
+    def run(self, calls: float) -> None:
+        """Let time pass for so many calls."""
+        self.clock.run(self.clock.now + calls / self._rate / len(self._all))
+
+
+def measure(replicas: int, worlds: int, calls: int, policy: Policy, seed: int) -> Size:
     """Run one size in this process."""
-    gc.set_threshold(100_000, 50, 100)  # nothing here makes cycles; what lives long is looked at seldom
     began = time.process_time()
-    load = Workload(Exponential(SERVICE), stream(seed, "law"), linger=LINGER)
-    network = NetworkOptions(mesh=LatencySpec(LatencyLaw(MESH)), client=LatencySpec(LatencyLaw(CLIENT)))
-    options = WorldOptions(
-        replicas=replicas,
-        slots=SLOTS,
-        network=network,
-        picker="adaptive",
-        learns=True,
-        replica_limits=LIMITS,
-        client_limits=ClientLimits(calls_in_flight_max=MANY),
-    )
-    world = World(options, load, seed=seed)
-    world.start()
-    set_up = time.process_time() - began
-    rate = LOAD * replicas * SLOTS / SERVICE
-    make = partial(load.make, policy=policy, timeout=10.0)
-    clock, process = world.clock, psutil.Process()
-    few = OpenLoop(world, make, world.random("first arrivals"), rate=min(rate, LEARN_RATE), calls=FOREVER)
-    few.start()
-    clock.run(clock.now + LEARN)
-    few.stop()
-    OpenLoop(world, make, world.random("arrivals"), rate=rate, calls=FOREVER).start()
-    clock.run(clock.now + WARMUP)
-    before = process.memory_info().rss
-    per_call = []
-    for _ in range(ROUNDS):
-        answered, began = load.counts.answered, time.process_time()
-        clock.run(clock.now + calls / ROUNDS / rate)
-        per_call.append((time.process_time() - began) / max(1, load.counts.answered - answered))
-    after = process.memory_info().rss
-    functions = _functions(world, load, COUNTED / rate)
-    return Size(replicas, set_up, per_call, functions, before, after, load.counts.failed)
+    process = psutil.Process()
+    with uncollected():
+        all_ = Worlds(worlds, replicas // worlds, policy, seed)
+        set_up = time.process_time() - began
+        all_.warm_up()
+        before = process.memory_info().rss
+        per_call = []
+        for _ in range(ROUNDS):
+            answered, began = all_.answered, time.process_time()
+            all_.run(calls / ROUNDS)
+            per_call.append((time.process_time() - began) / max(1, all_.answered - answered))
+        after = process.memory_info().rss
+        functions = _functions(all_)
+    return Size(replicas, worlds, set_up, per_call, functions, before, after, all_.failed)
 
 
-def _functions(world: World, load: Workload, seconds: float) -> float:
-    """How many functions are called for a call that is answered, over so many virtual seconds."""
-    profile, answered = cProfile.Profile(), load.counts.answered
+def _functions(worlds: Worlds) -> float:
+    """How many functions are called for a call that is answered."""
+    profile, answered = cProfile.Profile(), worlds.answered
     profile.enable()
-    world.clock.run(world.clock.now + seconds)
+    worlds.run(COUNTED)
     profile.disable()
     total: int = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]  # which typeshed leaves out
-    return total / max(1, load.counts.answered - answered)
+    return total / max(1, worlds.answered - answered)
 
 
-def _child(replicas: int, calls: int, policy: Policy, seed: int, answer: Connection) -> None:
-    answer.send(measure(replicas, calls, policy, seed))
+def _child(replicas: int, worlds: int, calls: int, policy: Policy, seed: int, answer: Connection) -> None:
+    answer.send(measure(replicas, worlds, calls, policy, seed))
 
 
-def measure_apart(replicas: int, calls: int, seed: int) -> Size:
+def measure_apart(replicas: int, worlds: int, calls: int, seed: int) -> Size:
     """Run one size in a process of its own. Raises ``SystemExit`` when that fails, or a call does."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(replicas, calls, Tied(), seed, theirs), daemon=True)
+    process = context.Process(target=_child, args=(replicas, worlds, calls, Tied(), seed, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -123,22 +174,37 @@ def measure_apart(replicas: int, calls: int, seed: int) -> Size:
         raise SystemExit(f"{replicas} replicas: the process ended early") from None
     process.join()
     if size.failed:
-        raise SystemExit(f"{replicas} replicas: {size.failed} calls failed")
+        raise SystemExit(f"{size.name}: {size.failed} calls failed")
     return size
 
 
-def rows_of(sizes: list[Size]) -> list[Row]:
-    """Processor time, set-up and memory of each size, in comparison with the first."""
-    rows = []
+def compare(sizes: list[int], calls: int, seed: int) -> list[Row]:
+    """Run every size and its control, and make rows of them."""
     first = sizes[0]
-    for size in sizes:
-        name, peer = f"{size.replicas} replicas", f"{first.replicas} replicas"
-        micro = [1e6 * seconds for seconds in size.per_call]
-        base = [1e6 * seconds for seconds in first.per_call]
-        rows.append(row(f"{name}, a call", "us", micro, peer=peer, peers=base))
-        counted = [size.functions]
-        rows.append(row(f"{name}, functions called for it", "", counted, peer=peer, peers=[first.functions]))
-        rows.append(row(f"{name}, set-up of a replica", "ms", [1e3 * size.set_up / size.replicas]))
-        rows.append(row(f"{name}, memory", "MiB", [size.after / MIB]))
-        rows.append(row(f"{name}, memory added by the calls", "MiB", [(size.after - size.before) / MIB]))
+    rows: list[Row] = []
+    smallest: Size | None = None
+    for replicas in sizes:
+        size = measure_apart(replicas, 1, calls, seed)
+        smallest = smallest or size
+        rows += rows_of(size, smallest)
+        if replicas > first and replicas % first == 0:
+            control = measure_apart(replicas, replicas // first, calls, seed)
+            rows += rows_of(control, smallest)
+            rows.append(_cost(size, control))
     return rows
+
+
+def rows_of(size: Size, first: Size) -> list[Row]:
+    """Processor time, set-up and memory of a size, in comparison with the first."""
+    return [
+        _cost(size, first),
+        row(f"{size.name}, functions called for it", "", [size.functions], peer=first.name, peers=[first.functions]),
+        row(f"{size.name}, set-up of a replica", "ms", [1e3 * size.set_up / size.replicas]),
+        row(f"{size.name}, memory", "MiB", [size.after / MIB]),
+        row(f"{size.name}, memory added by the calls", "MiB", [(size.after - size.before) / MIB]),
+    ]
+
+
+def _cost(size: Size, peer: Size) -> Row:
+    own, others = ([1e6 * seconds for seconds in each.per_call] for each in (size, peer))
+    return row(f"{size.name}, a call", "us", own, peer=peer.name, peers=others)

@@ -271,7 +271,7 @@ def show(rows: list[dict[str, str | float]]) -> None:
 
 def compare_sizes(sizes: list[int], calls: int, seed: int, file: Path | None) -> int:
     """What a call costs as replicas grow in number."""
-    rows = scale.rows_of([scale.measure_apart(replicas, calls, seed) for replicas in sizes])
+    rows = scale.compare(sizes, calls, seed)
     title = f"{calls:,} calls at {scale.LOAD:.0%} of each replica's {scale.SLOTS} slots"
     _bench.show(f"Processor time and memory of a simulated world; {title}", rows)
     _bench.write(file, rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from functools import partial
 from random import Random
 
 import pytest
@@ -12,6 +14,7 @@ from tiedreq.core.replica import HeldMethod
 from tiedreq.core.types import CopyState, MethodInfo
 from tiedreq.laws import Constant
 from tiedreq.sim.caller_node import STALE_MIN, OpenCall
+from tiedreq.sim.clock import Clock
 from tiedreq.sim.handlers import Execution
 from tiedreq.sim.links import NetworkOptions
 from tiedreq.sim.replica_node import ReplicaNode
@@ -223,6 +226,47 @@ def test_a_crashed_caller_leaves_nothing_behind() -> None:
     small.world.restart("c0")
     small.run(8.0)
     assert small.world.pending() is None
+
+
+def test_the_calls_of_a_crashed_caller_never_have_an_outcome() -> None:
+    """Their timers are still on the clock, and wake nobody."""
+    small = Small()
+    call = small.caller.call("work", Plain(), 0.08, idempotent=True)
+    small.run(0.05)
+    small.world.crash_caller("c0")
+    small.run(1.0)
+    assert call.outcome is None
+
+
+def test_nothing_is_left_of_a_call_that_has_ended_though_its_timer_is_still_to_come() -> None:
+    small = Small()
+    call = small.call(Plain())
+    small.run(0.5)
+    assert ended(call) == OutcomeKind.ANSWERED
+    assert small.world.clock.entries, "its timeout"
+    core = call.core
+    del call
+    assert not [owner for owner in gc.get_referrers(core) if isinstance(owner, OpenCall)]
+
+
+def test_worlds_with_one_clock_go_on_together_and_each_as_it_would_alone() -> None:
+    def world(seed: int, clock: Clock | None) -> tuple[World, Workload]:
+        load = Workload(Constant(0.01), Random(seed))
+        made = World(WorldOptions(replicas=3), load, seed=seed, clock=clock)
+        made.start()
+        make = partial(load.make, policy=Tied(backup=None), timeout=1.0)
+        OpenLoop(made, make, made.random("arrivals"), rate=300.0, calls=200).start()
+        return made, load
+
+    clock = Clock()
+    (first, one), (second, other) = world(1, clock), world(2, clock)
+    clock.run(clock.now + 5.0)
+    alone = [world(1, None), world(2, None)]
+    for made, _ in alone:
+        made.clock.run(made.clock.now + 5.0)
+    assert first.clock is second.clock
+    assert [load.counts.answered for load in (one, other)] == [200, 200]
+    assert [load.counts.executions for load in (one, other)] == [load.counts.executions for _, load in alone]
 
 
 def test_a_frozen_caller_takes_its_input_before_its_timers() -> None:

@@ -385,19 +385,21 @@ class CallerNode:
     # ---- timers -----------------------------------------------------------------------------------------------
 
     def _set_timer(self, call: OpenCall, when: float) -> None:
+        """Wake the call then. The clock knows it by its number, so that nothing is left of a call that has ended."""
         clock = self.clock
         call.timer_at = when = max(when, clock.now)
         call.timers += 1
-        heappush(clock.entries, (when, clock.number(), self._timer_due_action, call, self.generation))
+        heappush(clock.entries, (when, clock.number(), self._timer_due_action, call.number, None))
         if self._stale > STALE_MIN and 2 * self._stale > len(clock.entries):
             self._stale = 0
             clock.forget(self._is_stale)
 
     def _is_stale(self, entry: Entry) -> bool:
-        return entry[2] == self._timer_due_action and entry[3].outcome is not None
+        return entry[2] == self._timer_due_action and entry[3] not in self.calls
 
-    def _timer_due(self, call: OpenCall, generation: int) -> None:
-        if call.outcome is not None or generation != self.generation:
+    def _timer_due(self, number: int, _: None) -> None:
+        call = self.calls.get(number)
+        if call is None:
             self._stale -= 1
             return
         call.timers -= 1

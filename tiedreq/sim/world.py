@@ -1,7 +1,8 @@
 """A world: replicas and callers on a network in virtual time. The cores in it are those of production.
 
 It is built from options and a seed; every random number comes from that seed. Broken cores can be put in place of the
-right ones (``replica_core``, ``call_core``), to see whether anything notices.
+right ones (``replica_core``, ``call_core``), to see whether anything notices. Worlds with one ``clock`` between them
+know nothing of each other and go on together.
 
 Not for load (``workload``) nor for faults by plan (``faults``), though it has the verbs that both use.
 """
@@ -114,11 +115,12 @@ class World:
         replica_core: Callable[..., ReplicaCore] = ReplicaCore,
         call_core: Callable[..., CallCore] = CallCore,
         streams: Streams | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.options = options
         self.seed = seed
         self.observer = observer
-        self.clock = Clock()
+        self.clock = clock if clock is not None else Clock()
         zones = {**options.replica_zones, **options.caller_zones}
         said = {} if options.zone_blind else zones
         network = replace(options.network, zones=zones)
