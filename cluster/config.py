@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.policy import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.errors import BadOption
 from tiedreq.laws import ServiceLaw
@@ -29,6 +30,7 @@ DRAIN_TIMEOUT_DEFAULT = 10.0
 ENGINES = ("local", "ray")
 RAY_ADDRESS = "RAY_ADDRESS"
 HOST_DEFAULT = "127.0.0.1"
+LIMITS_DEFAULT = ReplicaLimits()
 REPLICA_CPUS_MAX = 1024.0
 POLICIES = (
     "plain",
@@ -133,6 +135,7 @@ class UpConfig:
     mesh_latency: LatencySpec | None = None
     zones: tuple[str, ...] = ()
     drain_timeout: float = DRAIN_TIMEOUT_DEFAULT
+    limits: ReplicaLimits = LIMITS_DEFAULT
     traffic: TrafficOptions | None = None
     demo: DemoOptions = DemoOptions()
     seed: int = 0

@@ -20,6 +20,7 @@ from cluster.demo import live as demo
 from cluster.engines.base import ReplicaSpec
 from cluster.metrics import observe_replica
 from cluster.slowing import Slowness
+from tiedreq.core.limits import ReplicaLimits
 from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.loading import load_service
@@ -108,6 +109,7 @@ async def _serve(
         mesh_latency=latency,
         observe=observe_replica(spec.metrics_port),
         zone=spec.zone,
+        limits=ReplicaLimits(**spec.limits),  # type: ignore[arg-type]
         task_status=task_status,
     )
     scope.cancel()

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import trio
@@ -99,6 +99,7 @@ class Cluster:
             drain_timeout=config.drain_timeout,
             metrics_port=config.metrics_port + index if config.metrics_port else 0,
             zone=config.zone(index),
+            limits=asdict(config.limits),
         )
 
     @asynccontextmanager

@@ -19,9 +19,10 @@ from cluster.config import (
     UpConfig,
     ray_address,
 )
+from tiedreq.core.limits import ReplicaLimits
 from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
-from tiedreq.params import DURATION, Parsed
+from tiedreq.params import DURATION, LIMIT, Parsed
 from tiedreq.slowness import parse_pause, parse_slow
 from tiedreq.units import format_duration, parse_latency, parse_zones
 
@@ -94,6 +95,13 @@ _TRAFFIC_ALONE = ("policy", "backup_after", "duration")
     metavar="BASE",
     help="Replica i shows health and metrics at BASE+i of loopback; 0: any free ports, see STATE/prometheus.json.",
 )
+@click.option(
+    "--limit",
+    type=LIMIT,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="One of a replica's limits, repeatable: tombstones_max=10000, marker_age_max=2s (tiedreq.ReplicaLimits).",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the demo's work and the traffic.")
 @click.option("--json", "json_events", is_flag=True, help="Events on standard output, one JSON object a line.")
 @click.pass_context
@@ -126,6 +134,7 @@ def _config(options: dict[str, Any]) -> UpConfig:
         demo=DemoOptions(service=options["service"], slow=options["slow"], pause=options["pause"]),
         traffic=_traffic(options),
         dashboard=not options["no_dashboard"],
+        limits=ReplicaLimits(**dict(options["limit"])),
         address=ray_address(options["address"], options["engine"]),
         **{
             name: options[name]

@@ -19,7 +19,7 @@ import tiedreq
 from tiedreq.clusterfile import check_url
 from tiedreq.errors import BadOption, UsageError
 from tiedreq.observe.logs import FORMATS, LEVELS
-from tiedreq.params import DURATION, JSON, TIMEOUT
+from tiedreq.params import DURATION, JSON, LIMIT, TIMEOUT
 from tiedreq.runner import INTERRUPTED
 from tiedreq.units import parse_duration
 
@@ -81,6 +81,7 @@ def command() -> None:
 @click.option("--tls-clients", type=FILE, help="Let in only who shows a certificate of this authority (PEM).")
 @click.option("--cluster", default="tiedreq", show_default=True, metavar="NAME", help="The cluster's name.")
 @click.option("--drain-timeout", type=DURATION, default="10s", show_default=True, help="For what runs, at the end.")
+@click.option("--limit", type=LIMIT, multiple=True, metavar="NAME=VALUE", help="One of ReplicaLimits, repeatable.")
 @click.option("--metrics", metavar="HOST:PORT", help="Show health, metrics and more over HTTP: 127.0.0.1:9100.")
 @click.option("--tracing", is_flag=True, help="Make OpenTelemetry spans with the tracer provider that the app sets.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
@@ -108,7 +109,7 @@ def serve(
     from tiedreq.observe.options import Observe
 
     metrics = options.pop("metrics")
-    token_file = options.pop("token_file")
+    token_file, limits = options.pop("token_file"), dict(options.pop("limit"))
     own = certificate_of(tls_cert, tls_key)
     if tls_clients is not None and own is None:
         raise click.UsageError("--tls-clients goes with --tls-cert and --tls-key")
@@ -125,6 +126,7 @@ def serve(
         token=read_token(token_file),
         ssl_context=server_tls(*own, tls_clients) if own is not None else None,
         peer_ssl_context=client_tls(tls_ca, dialed, own),
+        limits=tiedreq.ReplicaLimits(**limits),
         observe=Observe(listen=metrics, tracing=options.pop("tracing")),
         **options,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiedreq.core.limits import ReplicaLimits
 from tiedreq.errors import BadOption
 from tiedreq.units import parse_duration
 
@@ -41,7 +43,29 @@ def _parse_timeout(text: str) -> float:
     return seconds
 
 
+def parse_limit(text: str) -> tuple[str, int | float]:
+    """``NAME=VALUE`` for a field of ``ReplicaLimits``: a whole number, or a duration with its unit, in seconds then.
+
+    Raises ``BadOption``.
+    """
+    name, equals, value = text.partition("=")
+    known = {field.name: field.default for field in fields(ReplicaLimits)}
+    if not equals:
+        raise BadOption(f"limit: {text[:60]!r} is not NAME=VALUE, such as tombstones_max=10000")
+    if name not in known:
+        raise BadOption(f"limit: {name[:60]!r} is none of {', '.join(known)}")
+    if isinstance(known[name], float):
+        limit: int | float = parse_duration(value)
+    elif value.isascii() and value.isdecimal():
+        limit = int(value[:20])
+    else:
+        raise BadOption(f"{name}: {value[:60]!r} is not a whole number")
+    ReplicaLimits(**{name: limit})  # type: ignore[arg-type]
+    return name, limit
+
+
 DURATION = Parsed("duration", parse_duration)
 TIMEOUT = Parsed("duration", _parse_timeout)
 """A duration above 0."""
+LIMIT = Parsed("limit", parse_limit)
 JSON = Parsed("json", json.loads)

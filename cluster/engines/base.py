@@ -25,7 +25,7 @@ class ReplicaSpec:
 
     ``environment`` is added to the launcher's own; ``host`` is where it listens, empty: at its node's own
     address. Nothing that it sends reaches the peers in ``blocked``; every execution takes ``slow`` times as long. It
-    shows its metrics at ``metrics_port`` (0: any free one) of loopback.
+    shows its metrics at ``metrics_port`` (0: any free one) of loopback. ``limits`` are fields of ``ReplicaLimits``.
     """
 
     name: str
@@ -42,6 +42,7 @@ class ReplicaSpec:
     slow: float = 1.0
     metrics_port: int = 0
     zone: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def test_every_option() -> None:
     read = config(
         *"--replicas 3 --slots 2 --host ::1 --port 7000 --no-dashboard --mesh-latency 1ms~0.3ms;r0-r1=20ms".split(),
         *"--state-dir x/y --engine local --drain-timeout 3s --rate 100 --policy hedged --backup-after 20ms".split(),
+        *"--limit tombstones_max=50 --limit marker_age_max=2s".split(),
         *"--duration 5s --service exp(5ms) --slow 0:3 --slow 1:2 --pause 200ms@5s --seed 7 --json".split(),
     )
     assert (read.replicas, read.slots, read.host, read.port, read.seed) == (3, 2, "::1", 7000, 7)
@@ -45,6 +46,7 @@ def test_every_option() -> None:
     assert (read.state_dir, read.drain_timeout, read.json_events) == (Path("x/y"), 3.0, True)
     assert read.traffic is not None
     assert (read.traffic.rate, read.traffic.policy, read.traffic.duration) == (100, "hedged", 5.0)
+    assert (read.limits.tombstones_max, read.limits.marker_age_max, read.limits.mesh_idle) == (50, 2.0, 60.0)
     assert read.demo.service == Exponential(0.005)
     assert read.demo.slow == (SlowSpec(0, 3), SlowSpec(1, 2)) and read.demo.pause == (PauseSpec(0.2, 5),)
 
@@ -56,6 +58,12 @@ def test_every_option() -> None:
         ("--replicas 257", "256"),
         ("--replicas four", "four"),
         ("--slots 0", "slots"),
+        ("--limit tombstones_max", "NAME=VALUE"),
+        ("--limit tombs=1", "'tombs' is none of queue_length_max"),
+        ("--limit tombstones_max=0", "tombstones_max"),
+        ("--limit tombstones_max=1e3", "tombstones_max: '1e3' is not a whole number"),
+        ("--limit marker_age_max=5", "unit"),
+        ("--limit marker_age_max=0s", "marker_age_max"),
         ("--port 65534", "beyond 65535"),
         ("--port -1", "port"),
         ("--app demo", "MODULE:SERVICE"),
