@@ -26,6 +26,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("earn"), WORK),
         st.tuples(st.just("spend"), WORK),
+        st.tuples(st.just("most"), WORK),
         st.tuples(st.just("settle"), WORK),
         st.tuples(st.just("settle again"), WORK),
         st.tuples(st.just("crash"), WORK),
@@ -60,12 +61,13 @@ class Model:
             case "spend":
                 budget.income(now)  # what the bucket can hold may have shrunk by now
                 before, ticket = budget.balance, budget.try_spend(amount, now)
-                if ticket is not None:
-                    assert budget.balance >= 0
-                    self.out.append(ticket)
-                    self.spent[ticket] = self.expected[ticket] = round(amount * NANO)
-                else:
-                    assert self.share == 0 or before < round(amount * NANO)
+                self._left(ticket, round(amount * NANO), before)
+            case "most":
+                budget.income(now)
+                before, ticket = budget.balance, budget.try_spend(amount / 10, now, amount)
+                taken = max(round(amount / 10 * NANO), min(round(amount * NANO), before))
+                self._left(ticket, taken, before)
+                assert ticket is None or ticket.taken == taken
             case "settle" if self.out:
                 ticket = self.out.pop(0)
                 budget.settle(ticket, amount, now)
@@ -85,6 +87,14 @@ class Model:
             case "work":
                 budget.set_work(amount, now)
                 self.work_max = max(self.work_max, amount)
+
+    def _left(self, ticket: Ticket | None, amount: int, before: int) -> None:
+        if ticket is not None:
+            assert self.budget.balance >= 0
+            self.out.append(ticket)
+            self.spent[ticket] = self.expected[ticket] = amount
+        else:
+            assert self.share == 0 or before < amount
 
     def check(self) -> None:
         budget = self.budget
@@ -122,6 +132,20 @@ def test_it_starts_full_and_denies_when_empty() -> None:
     assert budget.taken == BURST_BACKUPS * 10_000_000
     assert budget.balance == 0 and budget.denied == 1
     assert budget.try_spend(0.010, 0.0) is None and budget.denied == 2
+
+
+def test_what_is_set_aside_beyond_the_expected_comes_back() -> None:
+    budget = WorkBudget(0.05, 0.010, 0.0)
+    ticket = budget.try_spend(0.010, 0.0, 0.150)
+    assert ticket is not None and ticket.taken == budget.initial and budget.balance == 0
+    assert budget.try_spend(0.010, 0.0, 0.150) is None
+    budget.settle(ticket, 0.010, 0.0)
+    assert budget.balance == 90_000_000
+    ticket = budget.try_spend(0.010, 0.0, 0.040)
+    assert ticket is not None and budget.balance == 50_000_000
+    for _ in range(2):
+        budget.settle(ticket, 0.070, 0.0)
+    assert budget.balance == 20_000_000
 
 
 def test_it_is_full_again_in_the_computed_time() -> None:

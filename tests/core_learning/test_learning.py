@@ -97,6 +97,30 @@ def test_slowness_of_the_call_is_noticed() -> None:
     assert (game.sent - sent) / (game.calls - calls) == pytest.approx(0.02, rel=0.15)
 
 
+@pytest.mark.parametrize(("name", "out", "sent"), [("rare-stalls", 6, 12), ("long-tail", 16, 30)])
+def test_before_any_has_won_few_backups_are_out_at_once(name: str, out: int, sent: int) -> None:
+    """Each takes as long as the rest of its call where slowness belongs to the call: dozens would be a burst of work.
+
+    When the law's expectation alone was set aside, 22 and 32 were out before the first one ended.
+    """
+    learning, most = MethodLearning(LearningOptions(), 0.0), 0
+    game = Play(learning, intrinsic(LAWS[name].sample), 4_500.0, 1)
+    while learning.governor.state is not GovernorState.USELESS:
+        game.run(0.001)
+        most = max(most, learning.out)
+        assert game.now < 10
+    assert 0 < most <= out and game.sent <= sent
+
+
+@pytest.mark.parametrize(("rate", "least"), [(4_500.0, 0.95), (20.0, 0.8), (2.0, 0.9)])
+def test_where_backups_win_nothing_is_held_back_for_long(rate: float, least: float) -> None:
+    game = play("rare-stalls", rate)
+    while not isinstance(game.learning.delay(game.now), float):
+        game.run(1.0)
+    game.run(100.0 / (0.02 * rate))
+    assert game.wanted > 50 and game.sent >= least * game.wanted
+
+
 @pytest.mark.parametrize("rate", [300.0, 1.0])
 def test_a_brown_out_stays_within_the_budget_and_passes(rate: float) -> None:
     """B14: everyone takes 200 ms longer for a minute; also where a share of the traffic rounds to nothing."""

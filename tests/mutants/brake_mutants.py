@@ -17,8 +17,8 @@ from tiedreq.core.types import CopyState
 class NothingIsWithdrawn(WorkBudget):
     """6.4: a backup leaves and takes nothing from the bucket."""
 
-    def try_spend(self, expected: float, now: float) -> Ticket | None:
-        ticket = super().try_spend(expected, now)
+    def try_spend(self, expected: float, now: float, most: float = 0.0) -> Ticket | None:
+        ticket = super().try_spend(expected, now, most)
         if ticket is not None:
             self.balance += ticket.taken
             self.taken -= ticket.taken
@@ -28,8 +28,8 @@ class NothingIsWithdrawn(WorkBudget):
 class WithdrawnTwice(WorkBudget):
     """6.4: a backup takes its expected work twice."""
 
-    def try_spend(self, expected: float, now: float) -> Ticket | None:
-        ticket = super().try_spend(expected, now)
+    def try_spend(self, expected: float, now: float, most: float = 0.0) -> Ticket | None:
+        ticket = super().try_spend(expected, now, most)
         if ticket is not None:
             self.balance -= ticket.taken
             self.taken += ticket.taken
@@ -46,8 +46,8 @@ class NeverCorrected(WorkBudget):
 class EmptyBucketPays(WorkBudget):
     """6.4: backups leave although the bucket is empty."""
 
-    def try_spend(self, expected: float, now: float) -> Ticket | None:
-        ticket = super().try_spend(expected, now)
+    def try_spend(self, expected: float, now: float, most: float = 0.0) -> Ticket | None:
+        ticket = super().try_spend(expected, now, most)
         if ticket is None and self._share > 0:
             self.denied -= 1
             self.balance += round(expected * 1e9)

@@ -7,13 +7,14 @@ as much as many usual calls). So the bucket holds busy time, kept in whole nanos
   straggler no longer takes is no income. So is a floor of one backup's work every ``FLOOR_SECONDS``: where a call a
   second comes in, a share of the traffic rounds to nothing. The floor is beyond the share, and is documented as such:
   per method and client at most 0.1 backups a second.
-* **withdrawals**: a backup takes its expected busy time when it leaves and gives a ticket; the ticket is settled with
-  the true busy time when the backup ends, however it ends: what it won, lost or never used comes back, what it took
-  beyond is taken. A ticket settles once. One that is never settled (its caller crashed) stays spent as expected:
-  nothing is lost or made, and nothing has to be kept. A double start takes what its executions took together beyond
-  the mean of one, and gives back what they took less (with memoryless service times the two together take as long as
-  one, since the first to end stops the other: charging the whole loser would brake what costs nothing). A failover
-  after a refusal takes a call's work and keeps it (it is a token against storms, not extra work).
+* **withdrawals**: a backup takes its expected busy time when it leaves, or more as long as it is not known to be
+  right (``core.learning``), and gives a ticket; the ticket is settled with the true busy time when the backup ends,
+  however it ends: what it won, lost or never used comes back, what it took beyond is taken. A ticket settles once.
+  One that is never settled (its caller crashed) stays spent as expected: nothing is lost or made, and nothing has to
+  be kept. A double start takes what its executions took together beyond the mean of one, and gives back what they
+  took less (with memoryless service times the two together take as long as one, since the first to end stops the
+  other: charging the whole loser would brake what costs nothing). A failover after a refusal takes a call's work and
+  keeps it (it is a token against storms, not extra work).
 * **capacity**: max(``BURST_BACKUPS`` × work of a backup, ``HOLD_SECONDS`` × share × useful work per second), the
   latter averaged over ``RATE_SECONDS``. What comes in beyond it is forfeited. The bucket starts full; an empty one is
   full again after (capacity - balance) / (share × useful work per second + floor) seconds.
@@ -158,13 +159,17 @@ class WorkBudget:
 
     # ---- withdrawals ------------------------------------------------------------------------------------------
 
-    def try_spend(self, expected: float, now: float) -> Ticket | None:
-        """Take the expected busy time of a copy, in seconds; None (counted as denied) when the bucket has less."""
+    def try_spend(self, expected: float, now: float, most: float = 0.0) -> Ticket | None:
+        """Take the expected busy time of a copy, in seconds; None (counted as denied) when the bucket has less.
+
+        Where ``most`` is more and the bucket has it, so much is taken: what the copy may come to take.
+        """
         self._advance(now)
         amount = _nanoseconds(expected)
         if self._share <= 0 or self.balance < amount:
             self.denied += 1
             return None
+        amount = max(amount, min(_nanoseconds(most), self.balance))
         self.balance -= amount
         self.taken += amount
         return Ticket(amount)

@@ -64,12 +64,14 @@ class Prospect(NamedTuple):
     """What a backup at a given delay is expected to do, by the law of service times.
 
     ``wanting`` is P(S > d), ``work`` the busy seconds of one backup (stopped when the original returns first),
-    ``win_chance`` the chance that it answers first, ``saved`` the seconds that it saves a call that wants it, and
-    ``useful`` the mean service time of the answers used when every call that wants a backup gets one.
+    ``in_vain`` those of one that never wins, because its call is slow by itself; ``win_chance`` the chance that it
+    answers first, ``saved`` the seconds that it saves a call that wants it, and ``useful`` the mean service time of the
+    answers used when every call that wants a backup gets one.
     """
 
     wanting: float
     work: float
+    in_vain: float
     win_chance: float
     saved: float
     useful: float
@@ -148,6 +150,7 @@ class _Table:
             return None
         everything = self.time_below[-1]
         useful, work, wins, saved, squares = self.time_below[first], 0.0, 0.0, 0.0, 0.0
+        longest = (everything - useful) / wanting
         for j in range(first, len(self.values)):
             left, mass = self.values[j] - delay - cost, self.masses[j]
             n = bisect_right(self.values, left)
@@ -163,7 +166,8 @@ class _Table:
         seen = max(self.seen[first - 1], 1.0) if first else 1.0
         noise = math.sqrt(squares / wanting / seen)
         busy = min(work / wanting, everything) if self.stoppable else everything
-        return Prospect(wanting, busy, wins / wanting, mean, useful, noise)
+        in_vain = max(busy, longest - delay + cost if self.stoppable else longest)
+        return Prospect(wanting, busy, in_vain, wins / wanting, mean, useful, noise)
 
 
 def assess(law: Law, delay: float, cost: float = 0.0, *, stoppable: bool = True) -> Prospect | None:

@@ -33,6 +33,9 @@ PATIENCE_SECONDS = 10.0
 BACKUPS_SHARE_MIN = 0.1
 """The delay is chosen as if at least this share of the budget were left by double starts."""
 
+FORTUNE_KEPT = 1 - 1 / 64
+"""What remains of what is known of the last backups with each further one."""
+
 __all__ = ["BackupEnd", "BackupTicket", "Delay", "LearningOptions", "LearningView", "MethodLearning", "NoDelay"]
 
 
@@ -93,6 +96,26 @@ class BackupTicket:
         self.chance = chance
 
 
+class _Fortune:
+    """How many of the last backups won, next to how many were to win by chance, each fading as later ones end."""
+
+    __slots__ = ("expected", "won")
+
+    def __init__(self) -> None:
+        self.won = 0.0
+        self.expected = 0.0
+
+    def add(self, won: bool, chance: float) -> None:
+        """A backup has left its race."""
+        self.won = self.won * FORTUNE_KEPT + won
+        self.expected = self.expected * FORTUNE_KEPT + chance
+
+    @property
+    def short(self) -> float:
+        """The share of expected wins that did not come, from 0 to 1; before the first one has ended it is 1."""
+        return min(1.0, max(0.0, 1 - self.won / (self.expected + 1)))
+
+
 class LearningView(NamedTuple):
     """What is shown to people. Times in seconds; None: not known. ``warning`` is in words, or None."""
 
@@ -117,6 +140,7 @@ class MethodLearning:
 
     Two facts may be set anew at any time: ``cost``, what a backup takes beyond its execution (a round trip), and
     ``stoppable``, whether a running copy can be stopped. A loser that can't be is charged at least a mean execution.
+    ``out`` counts backups that have left and not ended.
     """
 
     def __init__(self, options: LearningOptions, now: float, cost: float = 0.0) -> None:
@@ -134,6 +158,9 @@ class MethodLearning:
         self._choice = Choice(first, None, 0.0, "no samples yet" if options.after is None else "a fixed delay")
         self._foreseen = 0.0
         self._work = options.work_guess
+        self._in_vain = options.work_guess
+        self._fortune = _Fortune()
+        self.out = 0
         self._mean = options.work_guess
         self._due = now
         self._new = 0
@@ -190,20 +217,35 @@ class MethodLearning:
         """
         if not self.governor.backup_wanted(now, again=again):
             return None
-        work = self.budget.try_spend(self._work, now)
+        most = self._most()
+        # One leaves for what it is expected to take, else there would never be any in a small bucket.
+        least = min(most, self.budget.capacity / 1e9) if self.out else self._work
+        work = self.budget.try_spend(least, now, most)
         if work is None:
             return None
+        self.out += 1
         prospect = self._choice.prospect
         return BackupTicket(work, prospect.win_chance if first and prospect is not None else None)
+
+    def _most(self) -> float:
+        """The busy time that is set aside for a backup until it has ended, in seconds.
+
+        The law says what one takes that fares as it foresees. Where slowness belongs to the call, each takes as long as
+        the rest of the call, ten times that or more, and dozens would leave before the first one tells. So it is the
+        latter before any has won, and in so far as the last ones have not won as foreseen.
+        """
+        return self._work + self._fortune.short * max(0.0, self._in_vain - self._work)
 
     def backup_ended(self, ticket: BackupTicket, end: BackupEnd, busy: float, now: float) -> None:
         """A backup is over after ``busy`` seconds of execution (0: never started). A second time changes nothing."""
         if not ticket.work.open:
             return
+        self.out -= 1
         if busy > 0 and end != BackupEnd.WON and not self.stoppable:
             busy = max(busy, self._mean)
         self.budget.settle(ticket.work, busy, now)
         if end != BackupEnd.VOID and ticket.chance is not None:
+            self._fortune.add(end == BackupEnd.WON, ticket.chance)
             self.governor.backup_ended(end == BackupEnd.WON, end != BackupEnd.LOST_UNSTARTED, ticket.chance, now)
 
     # ---- ties and failover ------------------------------------------------------------------------------------
@@ -274,7 +316,7 @@ class MethodLearning:
         self._mean = law.mean
         prospect = choice.prospect
         self._foreseen = 0.0 if prospect is None else max(prospect.wanting, choice.payable)
-        self._work = law.mean if prospect is None else prospect.work
+        self._work, self._in_vain = (law.mean, law.mean) if prospect is None else (prospect.work, prospect.in_vain)
         self.budget.set_work(self._work, now)
         if self.options.budget > 0:
             self.governor.set_off(choice.reason if choice.delay == NoDelay.NOT_WORTH else None)
