@@ -119,6 +119,36 @@ async def test_a_stream_has_one_block(autojump_clock: MockClock) -> None:
                 pass
 
 
+async def test_items_that_are_there_already(autojump_clock: MockClock) -> None:
+    cluster = LocalCluster(stream_service(), replicas=1)
+    async with cluster as client:
+        stream = client.stream("play", [["item", 1], ["item", 2], 0.01, ["item", 3]])
+        with pytest.raises(tiedreq.UsageError):
+            stream.next_nowait()
+        async with stream:
+            assert stream.next_nowait() == 1  # the block begins once there is one
+            await trio.sleep(0.005)
+            assert stream.next_nowait() == 2
+            with pytest.raises(trio.WouldBlock):
+                stream.next_nowait()
+            assert await taken(stream) == [3] and stream.items == 3
+            with pytest.raises(trio.WouldBlock):
+                stream.next_nowait()
+        await assert_idle(cluster, client)
+
+
+async def test_what_is_there_after_the_time_is_over_is_not_handed_out(autojump_clock: MockClock) -> None:
+    cluster = LocalCluster(stream_service(), replicas=1)
+    async with cluster as client:
+        async with client.stream("play", [["item", 1], ["item", 2], 1.0], timeout=0.1) as stream:
+            await trio.sleep(0.5)
+            with pytest.raises(trio.WouldBlock):
+                stream.next_nowait()
+            with pytest.raises(tiedreq.DeadlineExceeded):
+                await anext(stream)
+        await assert_idle(cluster, client)
+
+
 async def test_two_tasks_do_not_share_a_stream(autojump_clock: MockClock) -> None:
     cluster = LocalCluster(stream_service(), replicas=1)
     async with cluster as client, client.stream("play", [["item", 1], 1.0, ["item", 2]]) as stream:

@@ -259,10 +259,10 @@ class Executor:
                     self._feed(ItemProduced(copy, item.payload, False))  # counted, and thrown away
                     return item
                 room = self.until_room(copy, len(item.payload))
-                if room is None:
-                    await trio.lowlevel.checkpoint()
-                else:
+                if room is not None:
                     await room
+                elif number:  # the first item waits for nobody; from the second on no handler keeps the loop to itself
+                    await trio.lowlevel.checkpoint()
                 self._feed(ItemProduced(copy, item.payload, is_content(item.payload)))
                 number += 1
                 link = self._way(copy)

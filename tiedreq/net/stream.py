@@ -100,6 +100,17 @@ class Stream:
         if late or not call.ready or call.error is not None:
             error = await self._error(call)
             raise StopAsyncIteration if error is None else error
+        return self._take(call)
+
+    def next_nowait(self) -> Any:
+        """The next item, if it is there already. Raises ``trio.WouldBlock``: wait with ``async for`` or ``anext``."""
+        call = self._opened()
+        late = call.outcome is not None and call.outcome.kind == OutcomeKind.DEADLINE
+        if late or not call.ready or call.error is not None or self._busy:
+            raise trio.WouldBlock
+        return self._take(call)
+
+    def _take(self, call: OpenStream) -> Any:
         value, size = call.ready.popleft()
         call.given += 1
         if call.outcome is None:

@@ -170,9 +170,10 @@ class Front:
         self._timeout.end(scope)
         self._stall.begin(scope)
         try:
-            head = Head.unpack(await anext(stream))
-        except StopAsyncIteration:
-            raise BadMessage("the stream of a response is empty") from None
+            item = stream.next_nowait()
+        except trio.WouldBlock:
+            item = await anext(stream, None)  # None, at an end without an item, is no head
+        head = Head.unpack(item)
         kept = fields.for_client(head.status, head.headers, pseudonym=self._pseudonym)
         await visit.respond(head.status, kept + _story(stream, visit), head.part, whole=head.whole)
         ended: Headers = []

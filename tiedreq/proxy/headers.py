@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import NamedTuple
 
+import h11
+
 Headers = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP = frozenset(
@@ -31,6 +33,8 @@ NO_TRAILERS = frozenset(
     ).split()
 )
 """Fields that change what a message means, and may not come after it [9110, 6.5.1]."""
+DOUBTFUL = frozenset({b"upgrade", b"transfer-encoding", b"expect", b"via"})
+"""Without these a request is refused for its method or its target only."""
 BODILESS = frozenset({204, 304})
 """Answers that never have a body [9112, 6.3]."""
 
@@ -40,6 +44,11 @@ class Refusal(NamedTuple):
 
     status: int
     text: str
+
+
+def as_pairs(message: h11.Request | h11.Response | h11.EndOfMessage) -> Headers:
+    """The headers of a message. (To iterate over h11's own sequence costs a call for each.)"""
+    return [(name.lower(), value) for name, value in message.headers.raw_items()]
 
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
@@ -61,6 +70,8 @@ def refusal(method: bytes, target: bytes, headers: Headers, version: bytes, pseu
     """
     if method == b"CONNECT":
         return Refusal(501, "CONNECT does not pass here: this is no forward proxy")
+    if DOUBTFUL.isdisjoint([name for name, _ in headers]):
+        return _refused_target(method, target)
     if b"websocket" in members(headers, b"upgrade"):
         return Refusal(501, "WebSocket upgrades do not pass here; connect to a replica of the service itself")
     coded = values(headers, b"transfer-encoding")
@@ -70,21 +81,21 @@ def refusal(method: bytes, target: bytes, headers: Headers, version: bytes, pseu
         return Refusal(400, "Transfer-Encoding in a request of HTTP/1.0")
     if any(expected != b"100-continue" for expected in members(headers, b"expect")):
         return Refusal(417, "Expect: only 100-continue is known")
-    if not _well_formed(method, target):
-        return Refusal(400, "the target of the request is neither a path nor an http URL")
+    wrong = _refused_target(method, target)
+    if wrong is not None:
+        return wrong
     if any(b" " + pseudonym in b" " + entry for entry in members(headers, b"via")):
         return Refusal(508, "this request has come through here before: the upstream leads back to the front")
     return None
 
 
-def _well_formed(method: bytes, target: bytes) -> bool:
-    if b"#" in target:
-        return False
-    if target.startswith(b"/"):
-        return True
-    if target == b"*":
-        return method == b"OPTIONS"
-    return _absolute(target) is not None
+def _refused_target(method: bytes, target: bytes) -> Refusal | None:
+    if b"#" not in target:
+        if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
+            return None
+        if target != b"*" and _absolute(target) is not None:
+            return None
+    return Refusal(400, "the target of the request is neither a path nor an http URL")
 
 
 def _absolute(target: bytes) -> tuple[bytes, bytes] | None:
@@ -120,6 +131,9 @@ def may_go_on(method: bytes, headers: Headers) -> bool:
 
 
 def _end_to_end(headers: Headers) -> Headers:
+    names = [name for name, _ in headers]
+    if HOP_BY_HOP.isdisjoint(names) and OURS.isdisjoint(names):
+        return headers
     named = {name for name in members(headers, b"connection") if name not in KEPT and not _forwarded(name)}
     return [
         (name, value) for name, value in headers if name not in HOP_BY_HOP and name not in named and name not in OURS
@@ -148,27 +162,30 @@ def for_upstream(
     kept: Headers = []
     for_whom = [peer.encode("ascii", "replace")]
     proto, host = scheme.encode(), b""
+    has_host = has_forwarded_host = False
     for name, value in _end_to_end(headers):
-        if name in (b"content-length", b"expect") or _disguised(name):
-            continue
-        if not trusted and _forwarded(name):
-            continue
-        if name == b"x-forwarded-for":
-            for_whom.insert(len(for_whom) - 1, value)
-            continue
-        if name == b"x-forwarded-proto":
-            proto = value
+        if name in (b"content-length", b"expect") or (b"_" in name and _disguised(name)):
             continue
         if name == b"host":
-            host = value
-        if name == b"max-forwards" and method in (b"TRACE", b"OPTIONS") and value.strip().isdigit():
+            host, has_host = value, True
+        elif name.startswith(b"x-forwarded-") or name in FORWARDED:
+            if not trusted:
+                continue
+            if name == b"x-forwarded-for":
+                for_whom.insert(len(for_whom) - 1, value)
+                continue
+            if name == b"x-forwarded-proto":
+                proto = value
+                continue
+            has_forwarded_host = has_forwarded_host or name == b"x-forwarded-host"
+        elif name == b"max-forwards" and method in (b"TRACE", b"OPTIONS") and value.strip().isdigit():
             value = b"%d" % max(int(value) - 1, 0)
         kept.append((name, value))
-    if not any(name == b"host" for name, _ in kept):  # HTTP/1.0 needs none, what is sent on does [9112, 3.2]
+    if not has_host:  # HTTP/1.0 needs none, what is sent on does [9112, 3.2]
         kept.append((b"host", b""))
     kept.append((b"x-forwarded-for", b", ".join(for_whom)))
     kept.append((b"x-forwarded-proto", proto))
-    if host and not values(kept, b"x-forwarded-host"):
+    if host and not has_forwarded_host:
         kept.append((b"x-forwarded-host", host))
     kept.append((b"via", b"%s %s" % (version, pseudonym)))
     return kept
@@ -176,10 +193,10 @@ def for_upstream(
 
 def for_client(status: int, headers: Headers, *, pseudonym: bytes) -> Headers:
     """The headers of an answer as the client gets them; a missing ``Date`` is added [9110, 6.6.1]."""
-    kept = _end_to_end(headers)
+    kept = list(_end_to_end(headers))
     if status == 204:
         kept = [(name, value) for name, value in kept if name != b"content-length"]
-    if not any(name == b"date" for name, _ in kept):
+    if not values(kept, b"date"):
         kept.append((b"date", formatdate(usegmt=True).encode()))
     kept.append((b"via", b"1.1 %s" % pseudonym))
     return kept

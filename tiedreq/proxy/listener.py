@@ -22,8 +22,9 @@ from tiedreq.core.checks import check_count, check_number
 from tiedreq.net.addresses import Address, parse_address
 from tiedreq.net.listeners import Acceptor, bound_address, open_listeners
 from tiedreq.net.quiet import QuietLog
+from tiedreq.proxy.headers import Headers, as_pairs
 from tiedreq.proxy.patience import Cancellable, Patience
-from tiedreq.proxy.visit import REASONS, RECEIVE_BYTES, Aborted, ClientGone, Visit, Wire
+from tiedreq.proxy.visit import REASONS, Aborted, ClientGone, Visit, Wire
 
 logger = logging.getLogger("tiedreq.proxy")
 
@@ -188,11 +189,13 @@ class HttpListener:
             request = await self._request(wire, scope)
             if request is None:
                 return False
-            wrong = self._wrong(request)
+            headers = as_pairs(request)
+            wrong = self._wrong(request, headers)
             if wrong is not None:
                 await self._refuse(wire, *wrong)
                 return False
-            visit = Visit(wire, request, peer, "http" if self._tls is None else "https", self._limits.body_seconds)
+            scheme = "http" if self._tls is None else "https"
+            visit = Visit(wire, request, headers, peer, scheme, self._limits.body_seconds)
         except h11.RemoteProtocolError as error:
             await self._refuse(wire, error.error_status_hint, str(error))
             return False
@@ -212,27 +215,27 @@ class HttpListener:
             self._idle.begin(scope)
             self._waiting[id(scope)] = scope
             try:
-                data = await wire.stream.receive_some(RECEIVE_BYTES)
+                data = await wire.pipe.receive()
             finally:
                 self._idle.end(scope)
                 del self._waiting[id(scope)]
             if not data:
                 return None
-            wire.h11.receive_data(bytes(data))
+            wire.h11.receive_data(data)
         event = wire.h11.next_event()
         if event is h11.NEED_DATA:
             with trio.fail_after(self._limits.header_seconds):
                 event = await wire.next_event()
         return event if isinstance(event, h11.Request) else None
 
-    def _wrong(self, request: h11.Request) -> tuple[int, str] | None:
+    def _wrong(self, request: h11.Request, headers: Headers) -> tuple[int, str] | None:
         """What h11 lets pass: another version, and a large head that arrives in one piece."""
         if not request.http_version.startswith(b"1."):
             return 505, "only HTTP/1.1 is spoken here"
         limit = self._limits.header_bytes_max
-        if len(request.target) + sum([len(name) + len(value) + 4 for name, value in request.headers]) > limit:
+        if len(request.target) + sum([len(name) + len(value) + 4 for name, value in headers]) > limit:
             return 431, f"the head of the request has more than {limit} bytes"
-        if len(request.headers) > self._limits.headers_max:
+        if len(headers) > self._limits.headers_max:
             return 431, f"the request has more than {self._limits.headers_max} headers"
         return None
 
@@ -283,12 +286,12 @@ async def _until_gone(wire: Wire, visit: Visit) -> bool:
     ahead = len(wire.h11.trailing_data[0])
     while ahead < PIPELINED_BYTES_MAX:
         try:
-            data = await wire.stream.receive_some(RECEIVE_BYTES)
+            data = await wire.pipe.receive()
         except _BROKEN:
             return True
         if not data:
             return True
-        wire.h11.receive_data(bytes(data))
+        wire.h11.receive_data(data)
         ahead += len(data)
     return False
 
@@ -301,8 +304,7 @@ async def _linger(wire: Wire, visit: Visit) -> None:
 
 async def _drained(wire: Wire) -> None:
     with trio.move_on_after(LINGER_SECONDS):
-        if isinstance(wire.stream, trio.abc.HalfCloseableStream):
-            await wire.stream.send_eof()
+        await wire.pipe.send_eof()
         for _ in range(LINGER_READS):
-            if not await wire.stream.receive_some(RECEIVE_BYTES):
+            if not await wire.pipe.receive():
                 return

@@ -21,7 +21,8 @@ PASSAGE = "http-passage"
 """The method that waits for a slot, and lends it to a request whose body is streamed (``proxy.passage``)."""
 
 
-_FRAMING = (b"content-length", b"transfer-encoding")
+_BYTES = frozenset({bytes})
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class BadMessage(Exception):
@@ -47,7 +48,7 @@ class Ask:
         match value:
             case [bytes(method), bytes(target), list(headers), bytes(body)]:
                 pairs = _pairs(headers)
-                if any(name.lower() in _FRAMING for name, _ in pairs):
+                if not _FRAMING.isdisjoint([name.lower() for name, _ in pairs]):
                     raise BadMessage("the headers of a request tell where its body ends, which is known already")
                 return cls(method, target, pairs, body)
         raise BadMessage("the arguments are no HTTP request: is the other side a front of this version?")
@@ -96,6 +97,6 @@ def _flat(headers: Headers) -> list[bytes]:
 
 
 def _pairs(flat: list[Any]) -> Headers:
-    if len(flat) % 2 or not all(type(text) is bytes for text in flat):
+    if len(flat) % 2 or not _BYTES.issuperset(map(type, flat)):
         raise BadMessage("headers are not names and values")
     return list(zip(flat[::2], flat[1::2], strict=True))

@@ -20,9 +20,9 @@ import h11
 import trio
 
 from tiedreq.net.edge import no_groups
-from tiedreq.proxy.headers import BODILESS, Headers, values
+from tiedreq.proxy.headers import BODILESS, Headers, as_pairs, values
+from tiedreq.proxy.pipe import Pipe
 
-RECEIVE_BYTES = 64 * 1024
 FRESH_SECONDS = 1.0
 CONTINUE_SECONDS = 1.0
 """How long to wait for ``100 Continue`` before the body is sent all the same [RFC 9110, 10.1.1]."""
@@ -78,10 +78,11 @@ def dial_tcp(host: str, port: int, seconds: float) -> Dial:
 class _Line:
     """One connection."""
 
-    __slots__ = ("h11", "stream", "used_at")
+    __slots__ = ("h11", "pipe", "stream", "used_at")
 
     def __init__(self, stream: trio.abc.Stream, header_bytes_max: int) -> None:
         self.stream = stream
+        self.pipe = Pipe(stream)
         self.h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=header_bytes_max)
         self.used_at = -1.0
 
@@ -233,12 +234,11 @@ async def _kill(line: _Line) -> None:
         await trio.aclose_forcefully(line.stream)
 
 
-async def _let_go(stream: trio.abc.Stream) -> None:
+async def _let_go(pipe: Pipe) -> None:
     """Say that nothing more comes, and wait until the other side says anything, or the same."""
     with suppress(*_BROKEN, trio.BusyResourceError):
-        if isinstance(stream, trio.abc.HalfCloseableStream):
-            await stream.send_eof()
-            await stream.receive_some(RECEIVE_BYTES)
+        if await pipe.send_eof():
+            await pipe.receive()
 
 
 class Response:
@@ -288,7 +288,7 @@ class Response:
 
     async def _send_whole(self, line: _Line, data: bytes) -> None:
         with suppress(*_BROKEN):  # it may have answered, and closed before it read the body
-            await line.stream.send_all(data)
+            await line.pipe.send(data)
             self._sending = False
 
     async def begin_stream(self, request: h11.Request, body: StreamedBody, nursery: trio.Nursery) -> None:
@@ -297,7 +297,7 @@ class Response:
         self._sending = True
         go_on = trio.Event()
         try:
-            await line.stream.send_all(line.h11.send(request) or b"")
+            await line.pipe.send(line.h11.send(request) or b"")
         except _BROKEN as error:
             raise self._broke("the connection was closed") from error
         scope = trio.CancelScope()
@@ -319,8 +319,8 @@ class Response:
                 await body.asked()
             try:
                 async for part in body.parts:
-                    await line.stream.send_all(line.h11.send(h11.Data(data=part)) or b"")
-                await line.stream.send_all(line.h11.send(h11.EndOfMessage()) or b"")
+                    await line.pipe.send(line.h11.send(h11.Data(data=part)) or b"")
+                await line.pipe.send(line.h11.send(h11.EndOfMessage()) or b"")
             except (*_BROKEN, h11.LocalProtocolError):
                 return  # who waits for the response sees what became of it
             self._sending = False
@@ -335,7 +335,7 @@ class Response:
                     go_on.set()
             elif isinstance(event, h11.Response):
                 self.status = event.status_code
-                self.headers = list(event.headers)
+                self.headers = as_pairs(event)
                 if values(self.headers, b"transfer-encoding"):  # then the length counts for nothing [RFC 9112, 6.3]
                     self.headers = [field for field in self.headers if field[0] != b"content-length"]
                 return
@@ -350,8 +350,8 @@ class Response:
                 return part
             line = self._open_line()
             try:
-                data = await line.stream.receive_some(RECEIVE_BYTES)
-                line.h11.receive_data(bytes(data))
+                data = await line.pipe.receive()
+                line.h11.receive_data(data)
             except _BROKEN as error:
                 raise self._broke("the connection broke") from error
 
@@ -379,7 +379,7 @@ class Response:
                     return bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 self.whole = True
-                self.trailers = list(event.headers)
+                self.trailers = as_pairs(event)
                 self._release(line)
                 return b""
             else:
@@ -388,9 +388,9 @@ class Response:
     async def _event(self, line: _Line) -> h11.Event | type[h11.PAUSED]:
         try:
             while (event := line.h11.next_event()) is h11.NEED_DATA:
-                data = await line.stream.receive_some(RECEIVE_BYTES)
+                data = await line.pipe.receive()
                 self.heard = self.heard or bool(data)
-                line.h11.receive_data(bytes(data))
+                line.h11.receive_data(data)
         except _BROKEN as error:
             raise self._broke("the connection broke") from error
         except h11.RemoteProtocolError as error:
@@ -423,7 +423,7 @@ class Response:
         try:
             if not self.heard and not self._broken and self._client.let_go_seconds:
                 with trio.move_on_after(self._client.let_go_seconds, shield=True):
-                    await _let_go(line.stream)
+                    await _let_go(line.pipe)
         finally:
             self._client.open -= 1
             await _kill(line)

@@ -12,10 +12,10 @@ from http import HTTPStatus
 import h11
 import trio
 
-from tiedreq.proxy.headers import Headers, members, values
+from tiedreq.proxy.headers import Headers, members
 from tiedreq.proxy.patience import Cancellable, Patience
+from tiedreq.proxy.pipe import Pipe
 
-RECEIVE_BYTES = 64 * 1024
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -35,7 +35,7 @@ class Wire:
     """
 
     def __init__(self, stream: trio.abc.Stream, header_bytes_max: int, scope: Cancellable, sending: Patience) -> None:
-        self.stream = stream
+        self.pipe = Pipe(stream)
         self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes_max)
         self._scope = scope
         self._sending = sending
@@ -46,7 +46,7 @@ class Wire:
             event = self.h11.next_event()
             if event is not h11.NEED_DATA:
                 return event  # type: ignore[return-value]
-            self.h11.receive_data(bytes(await self.stream.receive_some(RECEIVE_BYTES)))
+            self.h11.receive_data(await self.pipe.receive())
 
     async def send(self, *events: h11.Event) -> None:
         """Send events in one piece. Raises ``ClientGone``."""
@@ -55,7 +55,7 @@ class Wire:
             return
         self._sending.begin(self._scope)
         try:
-            await self.stream.send_all(data)
+            await self.pipe.send(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
             raise ClientGone from None  # busy: it does not even take "100 Continue"
         finally:
@@ -63,15 +63,17 @@ class Wire:
 
 
 class Visit:
-    """A request and its answer. Header names are in lower case."""
+    """A request and its answer. ``headers`` are the request's, their names in lower case."""
 
-    def __init__(self, wire: Wire, request: h11.Request, peer: str, scheme: str, body_seconds: float) -> None:
+    def __init__(
+        self, wire: Wire, request: h11.Request, headers: Headers, peer: str, scheme: str, body_seconds: float
+    ) -> None:
         self._wire = wire
         self._body_seconds = body_seconds
         self.method: bytes = request.method
         self.target: bytes = request.target
         self.version: bytes = request.http_version
-        self.headers: Headers = list(request.headers)
+        self.headers: Headers = headers
         self.peer = peer
         self.scheme = scheme
         self.began = trio.current_time()
@@ -80,10 +82,12 @@ class Visit:
         self.finished = False
         self.body_end = trio.Event()
         """Set once the body has been read to its end."""
-        lengths = values(self.headers, b"content-length")
-        self.length: int | None = int(lengths[0]) if lengths else None
-        self.chunked = bool(values(self.headers, b"transfer-encoding"))
-        self.waits_to_send = b"100-continue" in members(self.headers, b"expect") and self.version >= b"1.1"
+        named = dict(headers)  # h11 lets no two lengths or codings pass
+        self.length: int | None = int(named[b"content-length"]) if b"content-length" in named else None
+        self.chunked = b"transfer-encoding" in named
+        self.waits_to_send = (
+            b"expect" in named and b"100-continue" in members(headers, b"expect") and self.version >= b"1.1"
+        )
         self._whole = not self.chunked and not self.length
         self.closing = False
         """The connection ends with this answer: ``respond`` says so."""
