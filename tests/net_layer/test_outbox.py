@@ -241,6 +241,19 @@ class TestTakingBack:
         assert arriving(frames(box)) == [cancel(0), notice(2), notice(3), notice(4)]
         assert box.shed_oldest_notices(2) == 0
 
+    def test_a_writer_that_stands_still_is_left_no_places_of_what_was_shed_or_taken_back(self) -> None:
+        box, limit = outbox(messages_max=100), 100
+        for number in range(5_000):
+            taken_back = submit(10_000 + number, 1_000)
+            for message in (notice(number), taken_back):
+                while not box.put(message):
+                    assert box.shed_oldest_notices(8)
+            assert box.discard(taken_back.copy)
+            assert len(box) <= limit and box.places <= 2 * limit + 64
+        kept = len(box)
+        assert arriving(frames(box)) == [notice(number) for number in range(5_000 - kept, 5_000)]
+        assert box.places == len(box) == box.small_bytes == 0
+
 
 class TestWaiting:
     async def test_room(self) -> None:

@@ -36,6 +36,8 @@ from tiedreq.wire.limits import (
 _LINK_MESSAGES_MAX = 64
 _UNDER_WAY_MAX = 4
 _CHUNK_HEADER_BYTES_MAX = 32
+_TAKEN_BACK_MAX = 64
+"""So many places of messages that were taken back stay in the small lane, besides as many as wait there."""
 _NOTICES = (Started, Next)
 _OWED = (Cancel, Credit)
 """Taken though the lane of small messages is full: without a Credit its stream would stand still, without a Cancel its
@@ -61,13 +63,13 @@ class OutboxLimits:
 class _Waiting:
     """An encoded message in the bulk lane, or one in the small lane that may be taken back: a Submit or a notice.
 
-    ``encoded`` is empty once it was taken out. Other small messages wait as their bytes alone.
+    Once it was taken back ``encoded`` is empty and ``message`` None. Other small messages wait as their bytes alone.
     """
 
     __slots__ = ("chunks", "encoded", "message", "stream")
 
     def __init__(self, message: Message, encoded: bytes) -> None:
-        self.message = message
+        self.message: Message | None = message
         self.encoded = encoded
         self.stream = 0
         self.chunks: Iterator[Chunk] | None = None
@@ -94,6 +96,8 @@ class Outbox:
         self._small: deque[bytes | _Waiting] = deque()
         self._bulk: deque[_Waiting] = deque()
         self._under_way: deque[_Waiting] = deque()
+        self._taken_back = 0
+        """Places in the small lane whose message was taken back."""
         self._submits: dict[CopyId, _Waiting] = {}
         self._streams = 0
         self._in_flight = False
@@ -106,6 +110,11 @@ class Outbox:
         return (
             len(self._link_lane) + len(self._abandoned) + self.small_messages + len(self._bulk) + len(self._under_way)
         )
+
+    @property
+    def places(self) -> int:
+        """As ``len``, and the places of messages that were taken back and that the writer has not passed yet."""
+        return len(self) + self._taken_back
 
     def agree(self, payload_bytes_max: int) -> None:
         """The Welcome of this connection said how large a payload may be: sizes of messages follow from that."""
@@ -187,7 +196,8 @@ class Outbox:
             self._bulk.remove(waiting)
             self.bulk_bytes -= len(waiting.encoded)
         else:
-            self._take_small(waiting)
+            self._take_back(waiting)
+            self._close_ranks()
         self._wake_waiters()
         return True
 
@@ -198,8 +208,9 @@ class Outbox:
             if shed >= count:
                 break
             if isinstance(waiting, _Waiting) and waiting.encoded and type(waiting.message) in _NOTICES:
-                self._take_small(waiting)
+                self._take_back(waiting)
                 shed += 1
+        self._close_ranks()
         return shed
 
     def has_room(self, size: int, spare: int = 0) -> bool:
@@ -223,7 +234,7 @@ class Outbox:
         self._under_way.clear()
         self._abandoned.clear()
         self._submits.clear()
-        self.small_messages = self.small_bytes = self.bulk_bytes = 0
+        self.small_messages = self.small_bytes = self.bulk_bytes = self._taken_back = 0
         self._wake_writer()
         self._wake_waiters()
 
@@ -260,11 +271,12 @@ class Outbox:
             if encoded:
                 size += len(encoded)
                 parts.append(encoded)
-                if isinstance(waiting, bytes):
-                    self.small_messages -= 1
-                    self.small_bytes -= len(encoded)
-                else:
-                    self._take_small(waiting)
+                self.small_messages -= 1
+                self.small_bytes -= len(encoded)
+                if not isinstance(waiting, bytes) and type(waiting.message) is Submit:
+                    self._submits.pop(waiting.message.copy, None)
+            else:
+                self._taken_back -= 1
         chunk = self._next_chunk() if not self._link_lane else None
         if chunk is not None:
             parts.append(chunk)
@@ -293,12 +305,18 @@ class Outbox:
         messages, total = 2 * self.small_messages, 2 * (self.small_bytes + size)
         return messages < self._messages_max and total <= self._bytes_max
 
-    def _take_small(self, waiting: _Waiting) -> None:
+    def _take_back(self, waiting: _Waiting) -> None:
+        """Out of the small lane, but for its place. (Its place is looked for by nobody: that would cost by length.)"""
         self.small_messages -= 1
         self.small_bytes -= len(waiting.encoded)
-        waiting.encoded = b""
-        if type(waiting.message) is Submit:
-            self._submits.pop(waiting.message.copy, None)
+        waiting.encoded, waiting.message = b"", None
+        self._taken_back += 1
+
+    def _close_ranks(self) -> None:
+        """A writer that stands still passes no places: drop the empty ones before they are many."""
+        if self._taken_back > self.small_messages + _TAKEN_BACK_MAX:
+            self._small = deque(one for one in self._small if isinstance(one, bytes) or one.encoded)
+            self._taken_back = 0
 
     def _next_chunk(self) -> bytes | None:
         """One encoded chunk of the message whose turn it is."""
