@@ -9,6 +9,9 @@ true rate of requests, on which their budget rests (`hedge-python` would believe
 measure it, too low at first: both would send next to no hedges in so short a run). tiedreq runs with the budget that
 both have, 10 %, and with its own default, 5 %.
 
+Differences to each peer are told with their interval: the mean of the seeds' own differences, each between runs on the
+same calls, and where the true one lies with 95 % confidence.
+
 Then each is shown a few awkward services, one request each, and what came of it is told.
 
 Called by scripts/bench_httpx, inside the project's environment, in the checkout.
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import selectors
 import statistics
 import time
@@ -27,7 +31,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import hedge
 import httpx
@@ -37,14 +41,20 @@ from hedge.transport import HedgedHttpxTransport
 from rich.console import Console
 from rich.table import Table
 
+from cluster.compare.statistics import mean_of
 from tiedreq.core.policy import Backup, Hedged
 from tiedreq.httpx import HedgedTransport
 from tiedreq.laws import ServiceLaw, parse_law
 
 STRAGGLERS = "lognormal(mean=5ms,sd=2ms)*10@0.05"
-CALLS_DEFAULT, WORKERS_DEFAULT, SEEDS_DEFAULT = 20_000, 20, 3
+CALLS_DEFAULT, WORKERS_DEFAULT, SEEDS_DEFAULT = 20_000, 20, 6
 URL = "http://service/lookup"
-PEER = "hedge-python"
+PEER, PEERS = "hedge-python", ("hedge-python", "httpx-hedged")
+OURS = "tiedreq, 10 %"
+"""With the budget that the peers have."""
+SAME = 0.01
+"""A difference is called none when its whole interval is within a hundredth of the peer's value (of calls, for extra
+copies): the law that delays are learned from has buckets 2 % wide."""
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 EXTRA, CPU = "extra", "cpu"
 UNITS = {EXTRA: "of calls", CPU: "us"}
@@ -125,7 +135,7 @@ def subjects(seed: int) -> dict[str, Make]:
         "plain": plain,
         "hedge-python": hedge_python,
         "httpx-hedged": httpx_hedged_,
-        "tiedreq, 10 %": partial(tiedreq, 0.10, seed),
+        OURS: partial(tiedreq, 0.10, seed),
         "tiedreq, 5 %": partial(tiedreq, 0.05, seed),
     }
 
@@ -186,6 +196,48 @@ def run(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
                 result = runner.run(measure(make, law, seed, options.calls, options.workers))
             found.setdefault(name, []).append(result)
     return found
+
+
+class Difference(NamedTuple):
+    """How much longer a time is than a peer's, as a share of it; how many more the extra copies are, of all calls."""
+
+    metric: str
+    peer: str
+    mean: float
+    interval: tuple[float, float] | None
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if self.interval is None:
+            return "one seed tells nothing"
+        low, high = self.interval
+        if low >= -SAME and high <= SAME:
+            return "the same"
+        return "less" if high < 0 else "more" if low > 0 else "not known"
+
+
+def differences(found: dict[str, list[dict[str, float]]]) -> list[Difference]:
+    """Ours to each peer's, by the seeds' own differences."""
+    told = []
+    for metric in ("p99", "p99.9", EXTRA):
+        for peer in PEERS:
+            pairs = [(ours[metric], theirs[metric]) for ours, theirs in zip(found[OURS], found[peer], strict=True)]
+            mean = mean_of([ours - theirs if metric == EXTRA else ours / theirs - 1 for ours, theirs in pairs])
+            assert mean is not None
+            told.append(Difference(metric, peer, *mean))
+    return told
+
+
+def show_differences(told: list[Difference]) -> None:
+    """The second table."""
+    table = Table(title=f"{OURS}, to its peers: mean over seeds and 95 % interval")
+    for column in ("", "to", "difference", "from", "to", "so it is"):
+        table.add_column(column, justify="right" if column == "difference" else "left")
+    for each in told:
+        low, high = each.interval or (math.nan, math.nan)
+        table.add_row(each.metric, each.peer, f"{each.mean:+.2%}", f"{low:+.2%}", f"{high:+.2%}", each.verdict)
+    Console().print(table)
 
 
 def rows_of(found: dict[str, list[dict[str, float]]]) -> list[dict[str, str | float]]:
@@ -344,7 +396,7 @@ def probe() -> dict[str, dict[str, str]]:
 
 
 def show_probes(found: dict[str, dict[str, str]]) -> None:
-    """The second table."""
+    """The third table."""
     names = list(careful())
     table = Table(title=f"One request; the first copy takes {SLOW:g} s, the second leaves after {BACKUP_AT:g} s")
     for column in ("", *names):
@@ -373,10 +425,13 @@ def main() -> int:
     options = arguments()
     found = run(options)
     show(found, options)
+    told = differences(found)
+    show_differences(told)
     probes = probe()
     show_probes(probes)
     if options.json is not None:
-        options.json.write_text(json.dumps({"rows": rows_of(found), "awkward": probes}, indent=1) + "\n")
+        results = {"rows": rows_of(found), "differences": [each._asdict() for each in told], "awkward": probes}
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 
