@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import socket
 import traceback
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -34,6 +35,7 @@ from tiedreq.units import LatencySpec, parse_latency
 
 STATUS_SECONDS = 1.0
 STATUS_SECONDS_UNLINKED = 0.05
+_CANT_LISTEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 LAST_SECONDS = 2.0
 """After the launcher is gone, for how long tidying up may go on."""
 
@@ -179,8 +181,9 @@ async def _obey(
 def _start_failure(error: Exception, spec: ReplicaSpec) -> dict[str, Any]:
     if isinstance(error, BadOption):
         return fatal("option", str(error))
-    if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-        reason = os.strerror(error.errno).lower()
+    unknown = isinstance(error, socket.gaierror)
+    if isinstance(error, OSError) and (unknown or error.errno in _CANT_LISTEN):
+        reason = (error.strerror or str(error)).lower()
         where = f"{spec.host} port {spec.port}" if error.filename is None else f"{error.filename} (metrics)"
         return fatal("address", f"can't listen at {where}: {reason}")
     return fatal("start", "".join(traceback.format_exception(error)).rstrip())

@@ -88,7 +88,7 @@ def _serve_failure(error: BaseException, listen: str) -> int:
     if isinstance(error, UsageError):
         raise error
     if isinstance(error, OSError) and error.errno is not None:
-        say(f"can't listen at {error.filename or listen}: {os.strerror(error.errno).lower()}")
+        say(f"can't listen at {error.filename or listen}: {(error.strerror or os.strerror(error.errno)).lower()}")
     elif isinstance(error, Exception):
         say("".join(traceback.format_exception(error)).rstrip())
     else:

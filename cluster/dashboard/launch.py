@@ -7,7 +7,6 @@ framework is loaded, which does not hold up the replicas.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 
 import trio
@@ -80,7 +79,7 @@ async def open_dashboard(config: UpConfig) -> Dashboard | None:
     try:
         return Dashboard(config, await open_listeners(address))
     except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        reason = (error.strerror or str(error)).lower()
         text = f"dashboard: can't listen at {address.host} port {address.port}: {reason}"
         raise DashboardUnavailable(text, fatal=True) from None
 

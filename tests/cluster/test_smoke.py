@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster._launcher import Up, gone_within, write_app
 
 
@@ -68,3 +70,12 @@ def test_a_taken_port_is_one_line(up: Callable[..., Up], tmp_path: Path) -> None
         assert launcher.wait() == 1
     assert launcher.out == []
     assert launcher.error == [f"cluster.up: r1: can't listen at 127.0.0.1 port {port}: address already in use"]
+
+
+@pytest.mark.parametrize("options", [["--no-dashboard"], []], ids=["replica", "dashboard"])
+def test_a_host_that_nobody_knows_is_one_line(up: Callable[..., Up], tmp_path: Path, options: list[str]) -> None:
+    write_app(tmp_path)
+    launcher = up("--replicas", "1", "--app", "app:service", "--host", "nowhere.invalid", *options)
+    assert launcher.wait() == 1
+    (line,) = launcher.error
+    assert "can't listen at nowhere.invalid port 0: " in line and "name" in line.rpartition(": ")[2]

@@ -33,7 +33,9 @@ class TestAddresses:
         assert parse_address(text) == address
         assert str(parse_address(text)) == text
 
-    @pytest.mark.parametrize("text", ["", "localhost", "::1:9000", "a:b", "a:65536", "a:-1", "a:²", "[::1]"])
+    @pytest.mark.parametrize(
+        "text", ["", "localhost", "::1:9000", "a:b", "a:65536", "a:-1", "a:²", "[::1]", "a..b:1", "a b:1"]
+    )
     def test_no_address(self, text: str) -> None:
         with pytest.raises(BadOption):
             parse_address(text)
@@ -50,6 +52,13 @@ class TestAddresses:
     )
     def test_urls(self, url: str, secure: bool, address: tuple[str, int], resource: str, certified: str) -> None:
         assert parse_url(url) == (url, secure, Address(*address), resource, certified)
+
+    @pytest.mark.parametrize(
+        "url", ["a:1", "http://a:1", "ws://", "ws://a:65536", "ws://a..b:1", f"wss://{'a' * 64}:1"]
+    )
+    def test_no_url(self, url: str) -> None:
+        with pytest.raises(BadOption, match="url"):
+            parse_url(url)
 
 
 class TestQuietLog:

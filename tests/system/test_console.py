@@ -204,6 +204,14 @@ def test_a_taken_port(run: Run) -> None:
     assert child.error == [f"tiedreq: can't listen at {listen}: address already in use"]
 
 
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_a_host_that_nobody_knows(run: Run, option: str) -> None:
+    child = run("serve", "app:service", "--name", "a", option, "nowhere.invalid:7000")
+    assert child.wait() == 1
+    (line,) = child.error
+    assert line.startswith("tiedreq: can't listen at nowhere.invalid:7000: ") and "name" in line.rpartition(": ")[2]
+
+
 def test_a_lifespan_that_fails(run: Run, tmp_path: Path) -> None:
     write_app(
         tmp_path,

@@ -41,7 +41,17 @@ def parse_address(text: str) -> Address:
         raise BadOption(f"address {text!r}: an IPv6 address stands in brackets, as in [::1]:7000")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise BadOption(f"address {text!r} must be host:port with a port from 0 to 65535")
+    if host and not _may_be_a_host(host):
+        raise BadOption(f"address {text!r}: no host can have this name")
     return Address(host, int(port))
+
+
+def _may_be_a_host(host: str) -> bool:
+    """False for names that can't even be looked up: an empty or a long part between dots, white space."""
+    if ":" in host:
+        return True
+    parts = host.removesuffix(".").split(".")
+    return not any(char.isspace() for char in host) and all(0 < len(part) < 64 for part in parts)
 
 
 def is_loopback(host: str) -> bool:
@@ -65,6 +75,8 @@ def parse_url(url: str) -> Target:
         raise BadOption(f"url {url!r}: {error}") from None
     if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.username is not None:
         raise BadOption(f"url {url!r} must be ws://host:port or wss://host:port")
+    if not _may_be_a_host(parts.hostname):
+        raise BadOption(f"url {url!r}: no host can have this name")
     secure = parts.scheme == "wss"
     address = Address(parts.hostname, port if port is not None else (443 if secure else 80))
     resource = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

@@ -125,7 +125,8 @@ def _run(program: object) -> int:
     if isinstance(error, ConnectError):
         say(f"{type(error).__name__}: {one_line(str(error))}")
     elif isinstance(error, OSError) and error.errno is not None:
-        say(f"can't listen at {error.filename or 'that address'}: {os.strerror(error.errno).lower()}")
+        reason = (error.strerror or os.strerror(error.errno)).lower()
+        say(f"can't listen at {error.filename or 'that address'}: {reason}")
     else:
         raise error
     return 1
