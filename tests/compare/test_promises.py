@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.compare.promises import ablation, harm, reach
+from cluster.compare.promises import ablation, harm, lasting, reach
 from cluster.compare.promises.__main__ import main
 from cluster.compare.promises.cells import cell_of, tasks_for
 from cluster.compare.promises.together import together
@@ -184,6 +184,15 @@ def test_busy_time_is_too_much_when_the_whole_interval_is() -> None:
 def test_bad_usage(arguments: str, why: str) -> None:
     result = CliRunner().invoke(main, arguments.split())
     assert result.exit_code == 2 and why in result.output
+
+
+def test_ctrl_c_in_a_run_that_is_looked_at_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(scale: float, seeds: object) -> list[reach.Reached]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(lasting.SUBJECTS, "steady", interrupted)
+    result = CliRunner().invoke(main, ["reach", "--only", "steady"])
+    assert result.exit_code == 130 and "interrupted in the run 'steady'" in result.output
 
 
 def test_the_ladder_has_each_scenario_at_three_loads_and_seven_rungs() -> None:

@@ -11,8 +11,9 @@ import importlib
 import json
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,13 @@ def reach_command(seeds: int, scale: float, jobs: int | None, path: str | None, 
     """What tied and auto are to reach: limits on percentiles, executions per call and busy time, and what lasts."""
     numbers = range(1, seeds + 1)
     tasks = reach.tasks_of(scale, numbers, only)
-    lasting = [lines_of for name, lines_of in LASTING.items() if only in name]
+    lasting = {name: lines_of for name, lines_of in LASTING.items() if only in name}
     if not tasks and not lasting:
         raise click.UsageError(f"only: nothing has {only!r} in its name")
     lines = reach.lines_of(scale, numbers, _run(tasks, jobs, keep), only)
-    for lines_of in lasting:
-        lines += lines_of(scale, numbers)
+    for name, lasting_lines_of in lasting.items():
+        with _interruptible(partial("in the run {!r}".format, name)):
+            lines += lasting_lines_of(scale, numbers)
     console = _console(path)
     console.print(_reach_table(lines))
     console.print(f"{sum(line.holds for line in lines)} of {len(lines)} limits hold")
@@ -229,15 +231,31 @@ def ablation_command(
 # ---- running --------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _interruptible(story: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C ends the program with 130 and a line; so does SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted {story()}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _run(tasks: Sequence[Task], jobs: int | None, keep: Path | None) -> dict[Task, Tally]:
     wanted = list(dict.fromkeys(tasks))
     results: dict[Task, Tally] = {}
-    # Who stops this program by SIGTERM wants to go on from there, too.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def story() -> str:
+        there = "" if keep is None else f"; the same command goes on from there, with what is in {keep}"
+        return f"after {len(results)} of {len(wanted)} runs{there}"
+
     try:
-        with nullcontext() if keep is None else Kept(keep) as kept:
+        with _interruptible(story), nullcontext() if keep is None else Kept(keep) as kept:
             if kept is not None:
-                results = kept.of(wanted)
+                results.update(kept.of(wanted))
             left = [task for task in wanted if task not in results]
             with progress(Console(stderr=True), len(left)) as bar:
                 for task, tally in run_tasks(left, cores() if jobs is None else jobs):
@@ -247,15 +265,9 @@ def _run(tasks: Sequence[Task], jobs: int | None, keep: Path | None) -> dict[Tas
                     bar.advance()
     except BadOption as error:
         raise click.UsageError(str(error)) from None
-    except KeyboardInterrupt:
-        there = "" if keep is None else f"; the same command goes on from there, with what is in {keep}"
-        print(f"interrupted after {len(results)} of {len(wanted)} runs{there}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
     except OSError as error:
         print(f"{error.filename or keep}: {error.strerror}", file=sys.stderr)
         sys.exit(FAILED)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return results
 
 
