@@ -14,12 +14,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import click
+
 from cluster.compare.cell import Cell
 from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS, NOTE, Row
 from cluster.compare.runner import cores
 from tiedreq.core.errors import BadOption
 
-__all__ = ["SCHEMA", "check_target", "make_document", "write_csv", "write_json"]
+__all__ = ["SCHEMA", "check_target", "json_target", "make_document", "write_csv", "write_json"]
 
 SCHEMA = 1
 
@@ -49,6 +51,16 @@ def check_target(path: Path, field: str) -> None:
         raise BadOption(f"{field}: {path.parent} is no directory")
     if not os.access(path.parent, os.W_OK):
         raise BadOption(f"{field}: nothing may be written in {path.parent}")
+
+
+def json_target(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """What an option ``--json`` of click says, where it can be written."""
+    if value not in (None, "-"):
+        try:
+            check_target(Path(value), "json")
+        except BadOption as error:
+            raise click.UsageError(str(error)) from None
+    return value
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from cluster.compare import live
+from cluster.compare.agreement import __main__ as program
 from cluster.compare.agreement.__main__ import main
 from cluster.compare.agreement.judge import judged
 from cluster.compare.cell import Cell
+from cluster.compare.grid import Task
+from cluster.compare.live_cluster import StartFailed
+from cluster.compare.tally import Tally
 from tiedreq.core.errors import BadOption
 
 ONLY = "tied over all of 2 × 5"
@@ -54,3 +60,25 @@ def test_the_command_prints_a_table_and_writes_its_lines(tmp_path: Path) -> None
 def test_the_command_refuses_what_names_nothing() -> None:
     done = CliRunner().invoke(main, ["articles", "--only", "nothing of the kind"])
     assert done.exit_code == 2 and "no experiment has" in done.stderr
+
+
+def test_an_agreement_that_is_interrupted_or_can_not_be_written_ends_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Tally]]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "run_tasks", interrupted)
+    result = CliRunner().invoke(program.main, ["theory", "--scale", "0.01"])
+    assert result.exit_code == 130 and result.output == "interrupted before the end\n"
+    result = CliRunner().invoke(program.main, ["theory", "--json", str(tmp_path / "no" / "lines.json")])
+    assert result.exit_code == 2 and "is no directory" in result.output
+
+
+def test_replicas_that_do_not_start_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(cell: Cell, seed: int) -> Tally:
+        raise StartFailed("r0: no slots")
+
+    monkeypatch.setattr(live, "run_cell", failing)
+    result = CliRunner().invoke(program.main, ["live"])
+    assert result.exit_code == 1 and result.output == "Error: r0: no slots\n"

@@ -17,8 +17,10 @@ from rich.console import Console
 from cluster.compare.agreement import articles, theory, worlds
 from cluster.compare.agreement.judge import Line, as_json, as_markdown, make_table
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL
-from cluster.compare.document import environment, write_json
+from cluster.compare.document import environment, json_target, write_json
 from cluster.compare.grid import Task
+from cluster.compare.interrupted import interruptible
+from cluster.compare.live_cluster import ReplicaLost, StartFailed
 from cluster.compare.runner import cores, run_tasks
 from cluster.compare.tally import Tally
 
@@ -92,7 +94,7 @@ SUBJECTS = {
 @click.option("--scale", type=click.FloatRange(SCALE_MIN, SCALE_MAX), default=1.0, help="Times as many calls.")
 @click.option("--only", default="", metavar="TEXT", help="Experiments whose names have this in them.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
-@click.option("--json", "path", metavar="FILE", default=None, help="The lines as JSON; - is standard output.")
+@click.option("--json", "path", metavar="FILE", callback=json_target, help="The lines as JSON; - is standard output.")
 @click.option("--markdown", is_flag=True, help="The table as Markdown.")
 def main(subject: str, scale: float, only: str, jobs: int | None, path: str | None, markdown: bool) -> None:
     """Put the laboratory next to exact theory, to figures that others published, or live runs next to simulated."""
@@ -100,7 +102,10 @@ def main(subject: str, scale: float, only: str, jobs: int | None, path: str | No
     if not chosen.select(only):
         raise click.UsageError(f"only: no experiment has {only!r} in its name")
     try:
-        lines = chosen.lines(only, scale, cores() if jobs is None else jobs)
+        with interruptible(lambda: "before the end"):
+            lines = chosen.lines(only, scale, cores() if jobs is None else jobs)
+    except (StartFailed, ReplicaLost) as error:
+        raise click.ClickException(str(error)) from None
     except worlds.TooSlow as error:
         raise click.ClickException(f"this machine does not keep up with live calls: {error}") from None
     _show(chosen, lines, markdown=markdown, to_stderr=path == "-")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,9 @@ from rich.table import Table
 
 from cluster.compare.cell import Cell
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, make_table, progress
-from cluster.compare.document import check_target, environment, make_document, write_csv, write_json
+from cluster.compare.document import environment, json_target, make_document, write_csv, write_json
 from cluster.compare.grid import Task, tasks_of
+from cluster.compare.interrupted import interruptible
 from cluster.compare.kept import Kept
 from cluster.compare.policies import check_policy_names
 from cluster.compare.promises import ablation, harm, reach
@@ -37,21 +37,12 @@ from tiedreq.units import format_duration, parse_duration, parse_number
 
 SEEDS_DEFAULT = 5
 SCALE_MIN, SCALE_MAX = 0.01, 100.0
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Put what the library promises next to what is measured, in virtual time."""
-
-
-def _target(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value not in (None, "-"):
-        try:
-            check_target(Path(value), "json")
-        except BadOption as error:
-            raise click.UsageError(str(error)) from None
-    return value
 
 
 def _common(function: Any) -> Any:
@@ -65,7 +56,12 @@ def _common(function: Any) -> Any:
                 "--jobs", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core)."
             ),
             click.option(
-                "--json", "path", metavar="FILE", default=None, callback=_target, help="As JSON; - is standard output."
+                "--json",
+                "path",
+                metavar="FILE",
+                default=None,
+                callback=json_target,
+                help="As JSON; - is standard output.",
             ),
             click.option(
                 "--keep",
@@ -92,7 +88,7 @@ def reach_command(seeds: int, scale: float, jobs: int | None, path: str | None, 
         raise click.UsageError(f"only: nothing has {only!r} in its name")
     lines = reach.lines_of(scale, numbers, _run(tasks, jobs, keep), only)
     for name, lasting_lines_of in lasting.items():
-        with _interruptible(partial("in the run {!r}".format, name)):
+        with interruptible(partial("in the run {!r}".format, name)):
             lines += lasting_lines_of(scale, numbers)
     console = _console(path)
     console.print(_reach_table(lines))
@@ -231,19 +227,6 @@ def ablation_command(
 # ---- running --------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _interruptible(story: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C ends the program with 130 and a line; so does SIGTERM."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"interrupted {story()}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _run(tasks: Sequence[Task], jobs: int | None, keep: Path | None) -> dict[Task, Tally]:
     wanted = list(dict.fromkeys(tasks))
     results: dict[Task, Tally] = {}
@@ -253,7 +236,7 @@ def _run(tasks: Sequence[Task], jobs: int | None, keep: Path | None) -> dict[Tas
         return f"after {len(results)} of {len(wanted)} runs{there}"
 
     try:
-        with _interruptible(story), nullcontext() if keep is None else Kept(keep) as kept:
+        with interruptible(story), nullcontext() if keep is None else Kept(keep) as kept:
             if kept is not None:
                 results.update(kept.of(wanted))
             left = [task for task in wanted if task not in results]

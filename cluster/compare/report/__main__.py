@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from cluster.compare.document import write_csv
+from cluster.compare.interrupted import INTERRUPTED
 from cluster.compare.report import write
 
 
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except click.Abort:  # Ctrl-C
+        return INTERRUPTED
     return 0
 
 
