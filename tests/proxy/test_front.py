@@ -291,6 +291,28 @@ async def test_a_503_in_chunks_lets_another_answer_while_it_is_short(autojump_cl
         assert (len(made.seen) > 1) is (size == 3), "one that is long is an answer"
 
 
+async def test_an_upstream_that_stands_still_though_nothing_was_slow_before(autojump_clock) -> None:
+    frozen: set[str] = set()
+
+    async def stops(replica: str, number: int, plug: Plug) -> None:
+        while True:
+            await read_request(plug)
+            if replica in frozen:
+                await trio.sleep_forever()
+            await trio.sleep(0.005)
+            await plug.send(answer(replica.encode()))
+
+    async with site(stops, FrontOptions()) as made:
+        for _ in range(5):
+            await exchange(made.plug, GET)
+        frozen.add("r0")
+        for _ in range(40):
+            began = trio.current_time()
+            assert (await exchange(made.plug, GET))[0] == 200, made.seen
+            assert trio.current_time() - began < 1.5
+        assert any(each.endswith("r0") for each in made.seen[5:])
+
+
 async def test_503_with_retry_after_lets_another_answer(autojump_clock) -> None:
     async def busy(replica: str, number: int, plug: Plug) -> None:
         while True:

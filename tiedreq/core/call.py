@@ -158,6 +158,8 @@ class CallCore(CallCopies):
             delay = self._account.delay(backup, now)
             if delay is not None:
                 self._arm(now + delay)
+            else:
+                self._arm_if_stuck(now)
 
     def _result_received(self, event: ResultReceived, now: float) -> None:
         sent = self._find(event.link, event.copy)

@@ -81,6 +81,7 @@ class CallCopies:
         "_rounds",
         "_rounds_max",
         "_stats",
+        "_stuck_at",
         "_tie",
         "_unsent",
         "_untargeted",
@@ -110,7 +111,7 @@ class CallCopies:
         self._partners: tuple[Identity, ...] = ()
         self._unsent: list[tuple[float, int, ReplicaView]] = []
         self._backup_at = NEVER
-        self._ceiling_at = NEVER
+        self._ceiling_at = self._stuck_at = NEVER
         self._backups = 0
         self._untargeted = 0
         self._failure: FailureReceived | None = None
@@ -242,6 +243,13 @@ class CallCopies:
             self._ceiling_at = at if at < self.request.deadline else NEVER
         elif delay is not None:
             self._arm(now + delay)
+        else:
+            self._arm_if_stuck(now)
+
+    def _arm_if_stuck(self, now: float) -> None:
+        """Where no delay is worth it a copy may stand still all the same: set the clock to when that is certain."""
+        at = now + self._account.stuck_after
+        self._stuck_at = self._ceiling_at = at if at < self.request.deadline else NEVER
 
     def _send_backup(self, now: float) -> None:
         """Send a backup; with no replica for it, or no budget, look again after twice the time as before."""
@@ -256,13 +264,15 @@ class CallCopies:
             self._untargeted += 1
             return
         self._untargeted = 0
-        may, ticket = self._account.try_backup(now, first=not self._backups, again=self._denials > 0)
+        stuck = now >= self._stuck_at
+        may, ticket = self._account.try_backup(now, first=not self._backups, again=self._denials > 0, stuck=stuck)
         if not may:
             self._stats.backups_denied += not self._denials
             self._again(backup, self._denials, now)
             self._denials += 1
             return
         self._denials = 0
+        self._stuck_at = NEVER
         self._backups += 1
         if self._observing:
             self._stats.backups_observed += 1

@@ -15,6 +15,7 @@ All times are seconds, ``now`` is the client's monotonic clock.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from tiedreq.core.delay import Choice, Delay, NoDelay, Prospect, assess, choose_
 from tiedreq.core.errors import BadOption
 from tiedreq.core.governor import Governor, GovernorState
 from tiedreq.core.latency import SAMPLES_MIN, TIME_MAX, TIME_MIN, WINDOW, LatencyEstimator, Law, check_quantile
+from tiedreq.core.policy import ceiling
 
 REFRESH_SECONDS = 1.0
 REFRESH_SAMPLES = 200
@@ -33,6 +35,9 @@ PATIENCE_SECONDS = 10.0
 BACKUPS_SHARE_MIN = 0.1
 """The delay is chosen as if at least this share of the budget were left by double starts."""
 
+STUCK_SAMPLES, STUCK_SECONDS = 20, 1.0
+"""With fewer samples no copy is taken for stuck before so many seconds."""
+LONGEST_SECONDS = 60.0
 FORTUNE_KEPT = 1 - 1 / 64
 """What remains of what is known of the last backups with each further one."""
 
@@ -165,6 +170,8 @@ class MethodLearning:
         self._due = now
         self._new = 0
         self._patient_until = now
+        self._longest = self._longest_before = 0.0
+        self._longest_until = now + LONGEST_SECONDS
         if options.budget <= 0:
             self.governor.set_off("the budget is 0")
 
@@ -181,6 +188,11 @@ class MethodLearning:
         """
         self._new += 1
         self.latency.add(service_time, now)
+        if now >= self._longest_until:
+            self._longest, self._longest_before = 0.0, self._longest
+            self._longest_until = now + LONGEST_SECONDS
+        if service_time > self._longest:
+            self._longest = service_time
         if used:
             self.earned(service_time if busy is None else busy, now)
 
@@ -209,13 +221,28 @@ class MethodLearning:
             self._refresh(now)
         return self._choice.delay
 
-    def try_backup(self, now: float, *, first: bool = True, again: bool = False) -> BackupTicket | None:
+    @property
+    def stuck_after(self) -> float:
+        """Seconds after which a copy is taken for stuck: ten times the longest that any took lately, at least 0.25 s.
+
+        At least 1 s where few have ended; infinity before the first has.
+        """
+        longest = max(self._longest, self._longest_before)
+        if longest <= 0.0:
+            return math.inf
+        after = ceiling(longest)
+        return after if self.latency.samples >= STUCK_SAMPLES else max(after, STUCK_SECONDS)
+
+    def try_backup(
+        self, now: float, *, first: bool = True, again: bool = False, stuck: bool = False
+    ) -> BackupTicket | None:
         """A call has lasted longer than the delay. None: wait on, there is no budget or backups are no use.
 
         ``first``: it is the call's first backup. The governor judges by those alone. ``again``: this wish has been
-        turned down before.
+        turned down before. ``stuck``: no delay is worth it, but this copy has outlasted by far all that were seen: the
+        law knows nothing of such, so that the budget alone decides.
         """
-        if not self.governor.backup_wanted(now, again=again):
+        if not self.governor.backup_wanted(now, again=again) and not (stuck and self.options.budget > 0):
             return None
         most = self._most()
         # One leaves for what it is expected to take, else there would never be any in a small bucket.

@@ -161,6 +161,11 @@ class CallAccount:
         return delay if isinstance(delay, float) else None
 
     @property
+    def stuck_after(self) -> float:
+        """Seconds after which a copy is taken for stuck where no delay is worth it; infinity while nothing is known."""
+        return float("inf") if self.lesson is None else self.lesson.stuck_after
+
+    @property
     def mean(self) -> float | None:
         """The mean service time in seconds; None where nothing is learned."""
         return self.lesson.mean if self.lesson is not None else None
@@ -176,13 +181,13 @@ class CallAccount:
         """False for a while when double starts have emptied the budget."""
         return self.lesson is None or not self._braked or self.lesson.ties_allowed(now)
 
-    def try_backup(self, now: float, *, first: bool, again: bool) -> tuple[bool, BackupTicket | None]:
-        """Whether a backup may leave, and what it is to carry."""
+    def try_backup(self, now: float, *, first: bool, again: bool, stuck: bool) -> tuple[bool, BackupTicket | None]:
+        """Whether a backup may leave, and what it is to carry. ``stuck``: see ``stuck_after``."""
         if self._book is None or self.lesson is None or not self._braked:
             return True, None
         if not self._book.throttle.open:
             return False, None
-        ticket = self.lesson.try_backup(now, first=first, again=again)
+        ticket = self.lesson.try_backup(now, first=first, again=again, stuck=stuck)
         return ticket is not None, ticket
 
     def try_failover(self, gone: Iterable[SentCopy], now: float) -> bool:

@@ -35,7 +35,8 @@ class Backup:
     and ``"p95"`` is a quantile of the learned service times; it is at least ``min_after`` seconds. It counts from the
     start of a copy (``since="start"``) or from its sending (``since="send"``). At most ``max_per_call`` backups are
     sent for one call. With ``since="start"`` a ceiling timer of ``max(10 x delay, 0.25 s)`` from the sending covers a
-    frozen queue that never starts anything.
+    frozen queue that never starts anything. Where no delay is worth it, a copy that takes ten times as long as any did
+    lately, at least 0.25 s, is taken for stuck and gets a backup all the same.
     """
 
     budget: float | None = 0.05
