@@ -52,9 +52,9 @@ URL = "http://service/lookup"
 PEER, PEERS = "hedge-python", ("hedge-python", "httpx-hedged")
 OURS = "tiedreq, 10 %"
 """With the budget that the peers have."""
-SAME = 0.01
-"""A difference is called none when its whole interval is within a hundredth of the peer's value (of calls, for extra
-copies): the law that delays are learned from has buckets 2 % wide."""
+SAME, SAME_EXTRA = 0.01, 0.001
+"""A difference is called none when its whole interval is within a hundredth of the peer's time (the law that delays are
+learned from has buckets 2 % wide), or, of extra copies, within a thousandth of the calls."""
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 EXTRA, CPU = "extra", "cpu"
 UNITS = {EXTRA: "of calls", CPU: "us"}
@@ -212,7 +212,8 @@ class Difference(NamedTuple):
         if self.interval is None:
             return "one seed tells nothing"
         low, high = self.interval
-        if low >= -SAME and high <= SAME:
+        limit = SAME_EXTRA if self.metric == EXTRA else SAME
+        if low >= -limit and high <= limit:
             return "the same"
         return "less" if high < 0 else "more" if low > 0 else "not known"
 

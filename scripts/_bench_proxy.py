@@ -3,7 +3,8 @@
 Four replicas of a web service that knows nothing of us, each a process of its own with a sidecar beside it, and a
 front, all on this machine.
 
-* What it adds: one request at a time, by turns to a replica and through the front; the difference of the medians.
+* What it adds: one request at a time, by turns to a random replica and through the front; the difference of the
+  medians.
 * Pauses: every replica is stopped for 200 ms every 5 s (SIGSTOP, SIGCONT), each at times of its own. Calls arrive at
   random times, whatever became of those before; a call's latency counts from its time of arrival. `direct` sends each
   to a random replica, `hedged` is `tiedreq.httpx.HedgedTransport` over the four, `sidecars` the front. They take turns,
@@ -175,10 +176,11 @@ async def hedged(client: httpx.AsyncClient, path: str) -> None:
 async def added(site: Site, options: argparse.Namespace) -> list[Row]:
     """What one request through the front takes longer, and the processor time of front and sidecars.
 
-    Many short turns, in each a request to either by turns. `calm` are the tenth of the turns that were quickest: what
-    the machine does for others lengthens both, but not alike.
+    Many short turns, in each a request to either by turns: to a replica, which is any of them as it is for the front,
+    and to the front. `calm` are the tenth of the turns that were quickest: what the machine does for others lengthens
+    both, but not alike.
     """
-    direct, sidecars = Plain([site.ports[0]]), Plain([site.front])
+    direct, sidecars = Plain(site.ports), Plain([site.front])
     path = options.path.format(ms=options.fixed)
     turns: list[tuple[float, float]] = []
     before = 0.0
