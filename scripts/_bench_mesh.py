@@ -32,6 +32,7 @@ AT_ONCE = tiedreq.Tied(stagger=0.0, backup=None)
 MESHES = {"all links": 1_000, "links on use": 1}
 """And their ``mesh_full_max``."""
 START_SECONDS = 120.0
+LEARN_SECONDS, REST_SECONDS = 5.0, 5.0
 ENOUGH = 0.9
 """With a smaller share of the calls that were to be made, the machine was busy with something else."""
 MEASURED_SECONDS = 60.0
@@ -111,6 +112,13 @@ class Run:
             self.errors += 1
         self.latencies.append(trio.current_time() - began)
 
+    def with_(self, other: Run) -> Run:
+        """Both together."""
+        both = Run()
+        both.calls, both.errors = self.calls + other.calls, self.errors + other.errors
+        both.latencies = self.latencies + other.latencies
+        return both
+
     def quantile(self, share: float) -> float:
         """Milliseconds that so large a share of the calls took at most."""
         return 1000 * sorted(self.latencies)[min(int(share * len(self.latencies)), len(self.latencies) - 1)]
@@ -139,24 +147,43 @@ async def all_status(client: tiedreq.Client, count: int) -> dict[str, dict[str, 
     return status
 
 
+async def at_rest(processes: list[psutil.Process]) -> dict[str, list[float]]:
+    """What a mesh does in which nothing happens, once all its round trips are known."""
+    await trio.sleep(LEARN_SECONDS)
+    pids = [process.pid for process in processes]
+    cpu, woken = cpu_seconds(pids), [process.num_ctx_switches().voluntary for process in processes]
+    await trio.sleep(REST_SECONDS)
+    woken = [process.num_ctx_switches().voluntary - was for process, was in zip(processes, woken, strict=True)]
+    return {
+        "at rest, times a second that a replica wakes": [count / REST_SECONDS for count in woken],
+        "at rest, % of a core for all replicas": [100 * (cpu_seconds(pids) - cpu) / REST_SECONDS],
+    }
+
+
 async def drive(path: Path, pids: list[int], rate: float, seconds: float) -> dict[str, list[float]]:
     """Make calls at this rate, and look at the replicas at the end: figures by what they are."""
-    run, random = Run(), Random(1)
+    halves, random = (Run(), Run()), Random(1)
+    cpu, started = 0.0, [0]
     async with tiedreq.connect(path, timeout=START_SECONDS, observe=None) as client:
         await linked(client, len(pids))
-        before = cpu_seconds([*pids, os.getpid()])
-        async with trio.open_nursery() as nursery:
-            until = trio.current_time() + seconds
-            while trio.current_time() < until:
-                nursery.start_soon(run.call, client)
-                await trio.sleep(random.expovariate(rate))
-        cpu = cpu_seconds([*pids, os.getpid()]) - before
-        status = await all_status(client, len(pids))
+        processes = [psutil.Process(pid) for pid in pids]
+        rest = await at_rest(processes)
+        for run in halves:
+            before = cpu_seconds([*pids, os.getpid()])
+            async with trio.open_nursery() as nursery:
+                until = trio.current_time() + seconds / 2
+                while trio.current_time() < until:
+                    nursery.start_soon(run.call, client)
+                    await trio.sleep(random.expovariate(rate))
+            cpu += cpu_seconds([*pids, os.getpid()]) - before
+            status = await all_status(client, len(pids))
+            started.append(sum(it["started"] for it in status.values()))
+    run = halves[0].with_(halves[1])
     if len(status) < len(pids) or run.calls < ENOUGH * rate * seconds:
         told = f"{run.calls} of {rate * seconds:.0f} calls were made, {len(status)} of {len(pids)} replicas answered"
         print(f"bench_mesh: this machine is too busy for times and counts: {told}", file=sys.stderr, flush=True)
-    processes = [psutil.Process(pid) for pid in pids]
     return {
+        **rest,
         "memory of its own, MB": [process.memory_full_info().uss / 1e6 for process in processes],
         "resident memory, MB": [process.memory_info().rss / 1e6 for process in processes],
         "descriptors, files": [process.num_fds() for process in processes],
@@ -166,7 +193,8 @@ async def drive(path: Path, pids: list[int], rate: float, seconds: float) -> dic
         "failed, calls": [run.errors],
         "p50, ms": [run.quantile(0.5)],
         "p99, ms": [run.quantile(0.99)],
-        "executions per call, handlers": [sum(it["started"] for it in status.values()) / max(run.calls, 1)],
+        "executions per call in the first half, handlers": [started[1] / max(halves[0].calls, 1)],
+        "executions per call in the second half, handlers": [(started[2] - started[1]) / max(halves[1].calls, 1)],
         "processor time of all replicas and the client, % of a core": [100 * cpu / seconds],
     }
 

@@ -13,7 +13,7 @@ from tiedreq.core import link_events as e
 from tiedreq.core.link_options import LinkTiming
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Goodbye, Heartbeat, HeartbeatEcho, Hello, Proof, Welcome
-from tiedreq.core.pulse import Pulse, RoundTrip
+from tiedreq.core.pulse import STEADY, Pulse, RoundTrip
 from tiedreq.core.types import CopyId
 
 COPY = CopyId(7, 1, 0, 0)
@@ -30,16 +30,42 @@ class TestHeartbeats:
             round_trip = side.core.round_trip
             assert round_trip is not None
             assert round_trip.mean == pytest.approx(0.008) and round_trip.minimum == pytest.approx(0.008)
-            assert round_trip.deviation == pytest.approx(0.0, abs=1e-3) and round_trip.samples >= 19
+            assert round_trip.deviation == pytest.approx(0.0, abs=1e-3) and round_trip.samples >= 10
 
     def test_first_one_leaves_as_soon_as_the_link_is_up(self) -> None:
         pair = mesh(delay=0.001).start(0.0055)
         assert times_sent(pair.dialer, Heartbeat) == 1
         assert pair.dialer.core.round_trip.mean is None, "unknown, not 0"
 
-    def test_are_sent_once_an_interval(self) -> None:
-        pair = mesh().start(10.1)
+    def test_are_sent_once_an_interval_while_a_mesh_link_is_used(self) -> None:
+        pair = mesh().start(0.1)
+        for _ in range(20):
+            pair.send(pair.acceptor, Draining())
+            pair.send(pair.dialer, Draining())
+            pair.run(0.5)
         assert times_sent(pair.dialer, Heartbeat) == times_sent(pair.acceptor, Heartbeat) == 41
+
+    def test_a_mesh_link_at_rest_says_little_and_goes_on_measuring(self) -> None:
+        pair = mesh().start(5.0)
+        sides = pair.dialer, pair.acceptor
+        before = [(len(side.sent), side.core.round_trip.samples) for side in sides]
+        pair.run(20.0)
+        sent, samples = zip(
+            *(
+                (len(side.sent) - were_sent, side.core.round_trip.samples - were_measured)
+                for side, (were_sent, were_measured) in zip(sides, before, strict=True)
+            ),
+            strict=True,
+        )
+        assert sum(sent) <= 6.5 * 20, "16 a second would be a good part of a core where there are many links"
+        assert min(samples) >= 19
+
+    def test_a_mesh_link_measures_at_once_when_it_is_used_again(self) -> None:
+        pair = mesh().start(10.0)
+        before = times_sent(pair.acceptor, Heartbeat)
+        pair.send(pair.dialer, Draining())
+        pair.run(1.0)
+        assert times_sent(pair.acceptor, Heartbeat) - before >= 3
 
     def test_acceptor_of_a_client_asks_only_when_the_client_is_quiet(self) -> None:
         pair = Pair().start(10)
@@ -86,6 +112,19 @@ class TestSilence:
         assert pair.acceptors[0].announced(c.AnnounceDown)[-1].code == "silent", "each side finds out by itself"
         close = pair.dialer.announced(c.CloseTransport)[-1]
         assert close.abrupt, "a silent peer takes no Goodbye"
+
+    @pytest.mark.parametrize("phase", [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35])
+    def test_at_rest_a_peer_has_three_intervals_to_answer(self, phase: float) -> None:
+        pair = mesh().start(10.0 + phase)
+        pair.silent = True
+        pair.run(0.74)
+        pair.silent = False
+        pair.run(0.5)
+        assert pair.dialer.core.state is UP and pair.acceptor.core.state is UP
+        pair.silent = True
+        pair.run(1.251)
+        assert pair.dialer.announced(c.AnnounceDown)[-1].code == "silent"
+        assert pair.acceptors[0].core.state is not UP
 
     def test_any_data_is_life(self) -> None:
         pair = mesh().start(1.0)
@@ -152,7 +191,7 @@ class TestOwnStall:
         assert pair.dialer.core.round_trip.mean == pytest.approx(before, rel=0.01)
 
     def test_an_echo_that_was_awaited_meanwhile_measures_nothing(self) -> None:
-        pulse = Pulse(LinkTiming(), 0.0, probing=False)
+        pulse = Pulse(LinkTiming(), 0.0, rhythm=STEADY)
         number = pulse.due(0.0)
         assert number is not None
         pulse.forgive(3.0, 3.2)

@@ -69,6 +69,7 @@ class Judge:
         self.core, self.recording = core, recording
         self.up_epoch = 0
         self.up_since = self.heard_at = self.beat_at = 0.0
+        self.asked_at = float("-inf")  # the first heartbeat since anything was heard
         self.heard = self.late = self.excused = self.stale = False
         self.useless = 0
         self.met: int | None = None
@@ -103,6 +104,7 @@ class Judge:
             return
         if isinstance(event, e.FrameArrived) and state is LinkState.UP:
             self.heard_at, self.excused = now, self.late
+            self.asked_at = float("-inf")
             self.heard = self.heard or any(type(message) not in (Goodbye, Unsupported) for message in event.messages)
             self._echoes(event, commands)
         for command in commands:
@@ -121,12 +123,15 @@ class Judge:
         core = self.core
         if isinstance(command, c.Transmit) and isinstance(command.message, Heartbeat):
             self.beat_at = now
+            if self.asked_at < self.heard_at:
+                self.asked_at = now
         elif isinstance(command, c.AnnounceUp):
             need(not self.up_epoch and command.epoch == core.epoch, "7", "up twice, or with another epoch")
             need(self.recording.believed, "4", "up with one who has not proven to hold the token")
             need(command.previous_incarnation == self.met, "7", "another incarnation is not told from the one before")
             self.up_epoch, self.met = command.epoch, command.peer.incarnation
             self.up_since = self.heard_at = now
+            self.asked_at = float("-inf")
             self.heard = self.excused = False
         elif isinstance(command, c.Deliver):
             need(command.epoch == self.up_epoch, "7", "a message is delivered while the link is not up")
@@ -145,11 +150,15 @@ class Judge:
         core, timing = self.core, self.core.timing
         if not core.up or self.excused or core.wake_at is None:
             return
-        limit = self.heard_at + timing.silence_max
+        interval = timing.heartbeat_interval
+        in_mesh = core.side.role == "replica" and core.peer is not None and core.peer.role == "replica"
+        limit = max(self.heard_at + timing.silence_max, self.asked_at + timing.silence_max - interval)
         need(core.wake_at <= limit + CLOSE, "7", "no timer for silence")
         need(now < limit or not isinstance(event, e.TimePassed), "7", "silence is not noticed")
         if core.dialing or (core.peer is not None and core.peer.role == "replica"):
-            due = self.beat_at + timing.heartbeat_interval
+            due = self.beat_at + interval
+            if in_mesh:  # it may be at rest
+                due = max(due, min(self.heard_at + 2 * interval, self.beat_at + 4 * interval))
             need(core.wake_at <= due + CLOSE, "7", "no timer for a heartbeat")
             need(now < due or not isinstance(event, e.TimePassed), "7", "no heartbeat is sent")
 

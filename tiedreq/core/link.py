@@ -30,7 +30,7 @@ from tiedreq.core.link_options import Authenticator, LinkSide, LinkTiming
 from tiedreq.core.link_rules import CHALLENGE_BYTES, LASTING_CODES, Refusal, backoff, check_hello, goodbye, transcript
 from tiedreq.core.link_table import ACCEPTOR_TABLE, DIALER_TABLE, LinkState, LinkTrigger
 from tiedreq.core.messages import Goodbye, Heartbeat, HeartbeatEcho, Hello, Message, Proof, Unsupported, Welcome
-from tiedreq.core.pulse import Pulse, RoundTrip
+from tiedreq.core.pulse import ACCEPTED, DIALED, SERVING, STEADY, Pulse, Rhythm, RoundTrip
 
 LINK_MESSAGES = frozenset({Hello, Proof, Welcome, Goodbye, Heartbeat, HeartbeatEcho, Unsupported})
 """What the core keeps to itself; everything else is delivered."""
@@ -160,6 +160,7 @@ class LinkCore:
                 return False
         self._forgive_own_stall(now)
         pulse.heard(now)
+        pulse.used(now)
         self._heard_beyond_handshake = True
         return True
 
@@ -249,10 +250,17 @@ class LinkCore:
         assert self.peer is not None
         self._up_since = now
         self._heard_beyond_handshake = False
-        self._pulse = Pulse(self.timing, now, probing=not self.dialing and self.peer.role == "client")
+        self._pulse = Pulse(self.timing, now, rhythm=self._rhythm(self.peer))
         out.append(commands.AnnounceUp(self.epoch, self.peer, welcome, self._met_incarnation))
         self._met_incarnation = self.peer.incarnation
         self._heartbeat(self._pulse, now, out)
+
+    def _rhythm(self, peer: Hello) -> Rhythm:
+        if self.side.role == "client":
+            return STEADY
+        if peer.role == "client":
+            return SERVING
+        return DIALED if self.dialing else ACCEPTED
 
     # ---- what arrives
 
@@ -267,6 +275,8 @@ class LinkCore:
                 if type(message) not in LINK_MESSAGES:
                     self._expect_up(message)
                     waiting.append(message)
+                    if self._pulse is not None:
+                        self._pulse.used(now)
                     continue
                 if waiting and type(message) not in (Heartbeat, HeartbeatEcho):
                     out.append(commands.Deliver(event.epoch, tuple(waiting)))

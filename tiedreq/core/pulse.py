@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tiedreq.core.link_options import LinkTiming
 
 RECENT_MAX = 9
@@ -47,18 +49,45 @@ def _median(values: list[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
+class Rhythm(NamedTuple):
+    """When one side asks. Counted in intervals.
+
+    At rest it asks once nothing was heard for ``quiet``, and at least once in ``measured``; it is at rest from the
+    start if it ``rests`` at all and is not ``measuring``. Else it asks once an interval.
+    """
+
+    rests: bool = True
+    quiet: float = 1.5
+    measured: float = float("inf")
+    measuring: bool = False
+
+
+STEADY = Rhythm(rests=False)
+"""A client asks a replica: it has few links, and places copies by what it measures."""
+SERVING = Rhythm()
+"""A replica asks a client: the client's own heartbeats tell it enough."""
+DIALED = Rhythm(measured=4.0, measuring=True)
+ACCEPTED = Rhythm(quiet=2.0, measured=4.0, measuring=True)
+"""Two replicas ask each other: one exchange tells both of the other, so the acceptor lets the dialer begin."""
+USED_INTERVALS = 4.0
+
+
 class Pulse:
     """When to ask the other side for an echo, and when it has been silent for too long.
 
-    ``probing``: ask only when nothing was heard for one and a half intervals. The acceptor of a client's link probes:
-    the client's own heartbeats tell it enough, and a server with many clients sends next to nothing.
+    With a rhythm that is ``measuring`` a link is not at rest before ``RECENT_MAX`` samples, nor for ``USED_INTERVALS``
+    after the owner's messages arrived over it (``used``): there heartbeats share frames with them. The other side has
+    one interval less than ``silence_max`` to answer the first heartbeat of a silence, however late that was sent.
     """
 
-    def __init__(self, timing: LinkTiming, now: float, *, probing: bool) -> None:
+    def __init__(self, timing: LinkTiming, now: float, *, rhythm: Rhythm) -> None:
         self.round_trip = RoundTrip()
         self._timing = timing
-        self._probing = probing
+        self._rhythm = rhythm
         self._last_heard = now
+        self._used_at = float("-inf")
+        self._asked_at = float("-inf")
+        self._unanswered_at: float | None = None  # the first heartbeat since anything was heard
         self._due_at = now
         self._number = 0
         self._asked: dict[int, float] = {}
@@ -66,36 +95,65 @@ class Pulse:
     @property
     def wake_at(self) -> float:
         """When ``silence`` or ``due`` may have something to say."""
-        return min(self._due_at, self._last_heard + self._timing.silence_max)
+        return min(self._due_at, self._silent_at)
+
+    @property
+    def _silent_at(self) -> float:
+        timing = self._timing
+        at = self._last_heard + timing.silence_max
+        if self._unanswered_at is None:
+            return at
+        return max(at, self._unanswered_at + timing.silence_max - timing.heartbeat_interval)
 
     def heard(self, now: float) -> None:
         """Anything arrived."""
         self._last_heard = now
+        self._unanswered_at = None
+
+    def used(self, now: float) -> None:
+        """What arrived is the owner's."""
+        self._used_at = now
 
     def silence(self, now: float) -> float | None:
         """How long nothing was heard, once that is too long; else None."""
-        return now - self._last_heard if now >= self._last_heard + self._timing.silence_max else None
+        return now - self._last_heard if now >= self._silent_at else None
 
     def due(self, now: float) -> int | None:
         """The number of the heartbeat to send now, or None."""
         if now < self._due_at:
             return None
-        interval = self._timing.heartbeat_interval
-        self._due_at = now + interval
-        if self._probing and now < self._last_heard + 1.5 * interval:
-            self._due_at = self._last_heard + 1.5 * interval
+        self._due_at = self._ask_at(now)
+        if now < self._due_at:
             return None
+        self._asked_at = now
+        if self._unanswered_at is None:
+            self._unanswered_at = now
+        self._due_at = self._ask_at(now)
         self._number += 1
         self._asked[self._number] = now
         if len(self._asked) > 2 * self._timing.heartbeat_misses:
             del self._asked[next(iter(self._asked))]
         return self._number
 
+    def _ask_at(self, now: float) -> float:
+        """When the next heartbeat is due, if nothing happens meanwhile."""
+        rhythm, interval = self._rhythm, self._timing.heartbeat_interval
+        at = self._asked_at + interval
+        if not rhythm.rests or (rhythm.measuring and self._is_measuring(now)):
+            return at
+        quiet = self._last_heard + rhythm.quiet * interval
+        return max(at, min(quiet, self._asked_at + rhythm.measured * interval))
+
+    def _is_measuring(self, now: float) -> bool:
+        used_until = self._used_at + USED_INTERVALS * self._timing.heartbeat_interval
+        return self.round_trip.samples < RECENT_MAX or now < used_until
+
     def echoed(self, number: int, now: float) -> None:
         """The echo of heartbeat ``number`` arrived; one that is not awaited says nothing."""
         asked = self._asked.pop(number, None)
         if asked is not None:
             self.round_trip.add(now - asked)
+            self._due_at = self._ask_at(now)
 
     def forgive(self, seconds: float, now: float) -> None:
         """Our own loop stood still for ``seconds``: no silence of the other side, and no measurement.
@@ -105,4 +163,6 @@ class Pulse:
         timing = self._timing
         least = now - timing.silence_max + timing.heartbeat_interval
         self._last_heard = min(now, max(self._last_heard + seconds, least))
+        if self._unanswered_at is not None:
+            self._unanswered_at = min(now, max(self._unanswered_at + seconds, least + timing.heartbeat_interval))
         self._asked.clear()
