@@ -1,13 +1,14 @@
-"""The build hook of compiled wheels: with ``TIEDREQ_COMPILE=1`` in the environment mypyc compiles the cores.
+"""The build hook of compiled wheels: with ``TIEDREQ_COMPILE=1`` mypyc compiles the cores and what surrounds them.
 
 ``TIEDREQ_COMPILE=1 pip wheel .`` makes a wheel for this machine's Python that has the modules of ``compiled_modules``
 twice: as they are, and as C extensions, which Python prefers. They behave the same, since they are made from the same
 text. Without the variable nothing happens, and the wheel is the pure one that works everywhere. An editable install is
 always pure: what is edited is what runs. ``TIEDREQ_COMPILE_LEVEL`` is how hard the C compiler tries, 0 to 3.
 
-Not compiled are what reads bytes (it lives in msgpack, which is C already), drivers, whose time goes into Trio and
-sockets, and of the cores ``errors``, since classes that others derive from together with built-in exceptions can't be
-C structures, and ``link``, which hands on what it doesn't judge.
+Not compiled is all that waits (``async def`` is Trio's and Python's), what is called once per frame or less, and of the
+cores ``errors``, since classes that others derive from together with built-in exceptions can't be C structures, and
+``link``, which hands on what it doesn't judge. A compiled function checks the types of its arguments: where users' own
+values arrive it says ``Any``, so that they get our errors and not a ``TypeError``.
 Whoever derives from a class of a core in Python, as the broken cores of ``tests/breaking`` do, needs the pure version.
 """
 
@@ -31,6 +32,10 @@ GROUP = "tiedreq"
 PURE = ("__init__", "errors", "link")
 # Not ``handlers``, from whose classes workloads derive.
 SIMULATOR = ("caller_node", "clock", "links", "meter", "network", "replica_node", "world")
+WIRE = ("chunks", "codec", "content", "hot", "payload", "structure")
+# Not ``packing``, which has what belongs to one thread each, nor the layouts and fields, which are for the unusual.
+NET = ("desk", "frames", "framing", "opencall", "openstream", "outbox", "preparing", "sending", "times")
+# What never waits: no ``async def``, and no class that one with ``async def`` derives from.
 SETUP = """
 import sys
 from mypyc.build import mypycify
@@ -49,6 +54,8 @@ def compiled_modules(root: Path) -> list[str]:
     cores = sorted(path for path in (root / "tiedreq/core").glob("*.py") if path.stem not in PURE)
     return [
         *(path.relative_to(root).as_posix() for path in cores),
+        *(f"tiedreq/wire/{name}.py" for name in WIRE),
+        *(f"tiedreq/net/{name}.py" for name in NET),
         *(f"tiedreq/sim/{name}.py" for name in SIMULATOR),
     ]
 

@@ -1,4 +1,4 @@
-"""The wheel with compiled cores: it can be built, what it has is compiled, and histories are the same."""
+"""The compiled wheel: it can be built, what it has is compiled, histories are the same, and calls over sockets work."""
 
 from __future__ import annotations
 
@@ -24,13 +24,84 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import tiedreq
 from tiedreq.core import picker, policy, replica
+from tiedreq.net import desk, framing, outbox
 from tiedreq.sim import clock
 from tiedreq.sim.run import run_seed
-print(tiedreq.compiled, all(m.__file__.startswith(sys.argv[1]) and not m.__file__.endswith(".py")
-                            for m in (picker, policy, replica, clock)))
+from tiedreq.wire import codec, hot
+compiled = picker, policy, replica, clock, codec, desk, framing, hot, outbox
+print(tiedreq.compiled, all(m.__file__.startswith(sys.argv[1]) and not m.__file__.endswith(".py") for m in compiled))
 for seed in range(1, {SEEDS + 1}):
     result = run_seed(seed)
     print(seed, result.digest, result.steps, result.counts, result.violations)
+"""
+
+CALLS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import trio
+import tiedreq
+
+service = tiedreq.Service("compiled")
+
+
+@service.method(idempotent=True)
+async def double(ctx, args):
+    if args is None:
+        raise tiedreq.Failure("nothing", "to double", details=[1])
+    await trio.sleep(0.001)
+    return [args, args]
+
+
+@service.stream(idempotent=True)
+async def count(ctx, args):
+    for number in range(args):
+        yield number + 1
+
+
+async def told(kind, function, *args, **options):
+    try:
+        print(await function(*args, **options))
+    except kind as error:
+        print(type(error).__name__, getattr(error, "code", ""), getattr(error, "details", ""))
+
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        handles = []
+        for number in range(3):
+            handles.append(await nursery.start(lambda task_status, n=number: tiedreq.serve(
+                service, name=f"r{n}", task_status=task_status)))
+        urls = {handle.name: handle.url for handle in handles}
+        for handle in handles:
+            handle.set_peers(urls)
+        async with tiedreq.connect(list(urls.values())) as client:
+            for args in (1, "text", bytes(100), bytes(300_000), {"a": [1.5, None]}):
+                for policy in (None, tiedreq.Plain(), tiedreq.Tied(stagger=0.0), tiedreq.Tied(exclusive=True)):
+                    value = await client.call("double", args, policy=policy, timeout=30)
+                    assert value == [args, args], (args, value)
+            for _ in range(3):
+                async with trio.open_nursery() as calls:
+                    for number in range(200):
+                        calls.start_soon(client.tied_call, "double", number)
+            async with client.tied_stream("count", 1000) as stream:
+                print(sum([item async for item in stream]))
+            await told(tiedreq.RemoteFailure, client.call, "double", None)
+            await told(tiedreq.UsageError, client.call, 5)
+            await told(tiedreq.UsageError, client.call, "double", object())
+            await told(tiedreq.BadOption, client.call, "double", 1, timeout=-1)
+            await told(tiedreq.BadOption, client.call, "double", 1, key=7)
+            await told(tiedreq.BadOption, client.call, "double", 1, metadata=[1])
+            await told(tiedreq.BadOption, client.call, "double", 1, policy=tiedreq.Tied)
+            await told(tiedreq.UnknownMethod, client.call, "nothing")
+            await told(tiedreq.DeadlineExceeded, client.call, "double", 1, timeout=0)
+            with trio.move_on_after(0.0005) as scope:
+                await client.tied_call("double", 1)
+            stats = client.stats()
+            print(scope.cancelled_caught, stats["in_flight"], stats["calls"], stats["answered"], stats["cancelled"])
+        nursery.cancel_scope.cancel()
+
+
+trio.run(main)
 """
 
 
@@ -71,5 +142,11 @@ def test_a_compiled_wheel_has_the_same_histories(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     first, *histories = told.stdout.splitlines()
     assert first == "True True"
+    pure, made = (
+        subprocess.run([sys.executable, "-c", CALLS, path], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        for path in (str(ROOT), str(site))
+    )
+    assert pure.returncode == 0, pure.stderr
+    assert (made.stdout, made.stderr, made.returncode) == (pure.stdout, pure.stderr, 0)
     results = [run_seed(seed) for seed in range(1, SEEDS + 1)]
     assert histories == [f"{r.options.seed} {r.digest} {r.steps} {r.counts} {r.violations}" for r in results]

@@ -303,4 +303,4 @@ def test_errors_do_not_quote_what_is_hostile() -> None:
     with pytest.raises(RemoteViolation) as caught:
         decode_frame(msgpack.packb([raw]), DEFAULT_LIMITS)
     assert str(caught.value) == "Submit.method: expected one line of 1 to 128 characters"
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None

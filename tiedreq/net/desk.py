@@ -45,10 +45,9 @@ from tiedreq.core.messages import (
     Status,
 )
 from tiedreq.core.picker import ReplicaView
-from tiedreq.core.policy import Policy
 from tiedreq.core.stream_call import StreamCore
 from tiedreq.core.types import CopyId, Window
-from tiedreq.net.arguments import Accept, check_accept, check_content, check_key, check_metadata
+from tiedreq.net.arguments import check_accept, check_content, check_key, check_metadata
 from tiedreq.net.opencall import OpenCall
 from tiedreq.net.openstream import OpenStream
 from tiedreq.net.preparing import Preparing
@@ -68,8 +67,8 @@ class Desk(Preparing):
 
     def __init__(
         self,
-        policy: Policy,
-        timeout: float,
+        policy: Any,
+        timeout: Any,
         limits: ClientLimits,
         wire_limits: WireLimits,
         picker: str,
@@ -91,15 +90,15 @@ class Desk(Preparing):
 
     def begin(
         self,
-        method: str,
+        method: Any,
         args: Any = None,
-        timeout: float | None = None,
-        key: str | None = None,
-        policy: Policy | None = None,
-        accept: Accept | None = None,
-        metadata: dict[str, str] | None = None,
+        timeout: Any = None,
+        key: Any = None,
+        policy: Any = None,
+        accept: Any = None,
+        metadata: Any = None,
     ) -> OpenCall:
-        """See ``Client.begin``."""
+        """See ``Client.begin``. (A compiled function would refuse other types with a ``TypeError`` of its own.)"""
         if key is not None:
             check_key(key)
         if accept is not None:
@@ -114,13 +113,13 @@ class Desk(Preparing):
 
     def begin_stream(
         self,
-        method: str,
+        method: Any,
         args: Any = None,
-        timeout: float | None = None,
-        key: str | None = None,
-        policy: Policy | None = None,
-        metadata: dict[str, str] | None = None,
-        content: Accept | None = None,
+        timeout: Any = None,
+        key: Any = None,
+        policy: Any = None,
+        metadata: Any = None,
+        content: Any = None,
     ) -> OpenStream:
         """See ``Client.open_stream``."""
         began, limits = trio.current_time(), self.limits

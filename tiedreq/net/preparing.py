@@ -32,7 +32,7 @@ class Preparing:
     """What a client has to know to prepare a call: its options, the replicas and what they serve, the open calls."""
 
     def __init__(
-        self, policy: Policy, timeout: float, limits: ClientLimits, wire_limits: WireLimits, picker: str, zone: str
+        self, policy: Any, timeout: Any, limits: ClientLimits, wire_limits: WireLimits, picker: str, zone: str
     ) -> None:
         self.limits = limits
         self.policy = check_policy(policy)
@@ -49,11 +49,11 @@ class Preparing:
 
     def prepare(
         self,
-        method: str,
+        method: Any,
         args: Any,
-        timeout: float | None,
+        timeout: Any,
         key: str | None,
-        policy: Policy | None,
+        policy: Any,
         metadata: tuple[tuple[str, str], ...],
         now: float,
         window: Window | None = None,
@@ -106,7 +106,7 @@ class Preparing:
         )
         return request, deadline - now, scope < own
 
-    def _choose_policy(self, policy: Policy | None, nested: bool) -> Policy:
+    def _choose_policy(self, policy: Any, nested: bool) -> Policy:
         """The policy of a call. Inside a handler the default is ``Plain``: one layer hedges."""
         if policy is not None:
             return policy if type(policy) in POLICIES else check_policy(policy)

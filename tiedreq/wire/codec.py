@@ -3,6 +3,8 @@
 A frame is a msgpack array of messages, a message an array of a type code and fields (``layout``). Each message is
 packed once, by itself; a frame is its header and the packed messages joined. Whatever arrives, ``decode_frame``
 returns messages whose every field is valid, or raises ``RemoteViolation``, in memory bounded by the frame's size.
+
+(Errors are raised after the ``except`` that led to them: a compiled ``raise … from None`` would keep what it hides.)
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ def encode_message(message: Message) -> bytes:
     the message of a failure) is cut to its limit instead. The size of a payload is the caller's to check: it depends on
     what the other side announced.
     """
-    try:
-        code, tester = _ENCODE[type(message)]
-    except KeyError:
-        raise BadOption(f"{type(message).__name__} is not a message") from None
+    known = _ENCODE.get(type(message))
+    if known is None:
+        raise BadOption(f"{type(message).__name__} is not a message")
+    code, tester = known
     try:
         if tester is None:
             message = _readable(message)
@@ -60,12 +62,14 @@ def encode_message(message: Message) -> bytes:
         if tester is not None and tester(message):
             return encoded
     except PACK_ERRORS as error:
-        raise BadOption(f"{type(message).__name__} can't be packed: {error}") from None
-    try:
-        _read(_unpack(encoded, type(message).__name__, array_max=len(encoded)), _OWN)
-    except RemoteViolation as error:
-        raise BadOption(str(error)) from None
-    return encoded
+        problem = f"{type(message).__name__} can't be packed: {error}"
+    else:
+        try:
+            _read(_unpack(encoded, type(message).__name__, array_max=len(encoded)), _OWN)
+            return encoded
+        except RemoteViolation as error:
+            problem = str(error)
+    raise BadOption(problem)
 
 
 def _readable(message: Message) -> Message:
@@ -130,7 +134,8 @@ def _unpack(data: bytes | bytearray, what: str, *, array_max: int = _ARRAY_MAX) 
             ext_hook=refuse_extension,
         )
     except UNPACK_ERRORS as error:
-        raise RemoteViolation(f"{what}: not the msgpack expected here ({type(error).__name__})") from None
+        problem = type(error).__name__
+    raise RemoteViolation(f"{what}: not the msgpack expected here ({problem})")
 
 
 def _read(raw: Any, limits: WireLimits) -> Message | UnknownMessage:
@@ -162,14 +167,17 @@ def read_by_layout(layout: Layout, raw: tuple[Any, ...], limits: WireLimits) -> 
     for name, check, value in zip(names, layout.checks, raw[1:], strict=False):
         try:
             values.append(check(value, limits))
+            continue
         except BadField as expected:
-            raise RemoteViolation(f"{layout.name}.{name}: expected {expected}") from None
+            problem = str(expected)
+        raise RemoteViolation(f"{layout.name}.{name}: expected {problem}")
     message: Message = layout.message(*values)
     try:
         layout.rule(message)
+        return message
     except BadField as expected:
-        raise RemoteViolation(f"{layout.name}: expected {expected}") from None
-    return message
+        problem = str(expected)
+    raise RemoteViolation(f"{layout.name}: expected {problem}")
 
 
 def _unknown(raw: tuple[Any, ...]) -> UnknownMessage:

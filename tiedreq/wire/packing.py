@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 import msgpack  # type: ignore[import-untyped]
 
+from tiedreq.core.errors import BadOption
+
 ExtType: type[Any] = msgpack.ExtType
 unpackb: Callable[..., Any] = msgpack.unpackb
 
@@ -19,6 +21,10 @@ UNPACK_ERRORS = (ValueError, TypeError, OverflowError, RecursionError, msgpack.U
 
 PACK_ERRORS = (ValueError, TypeError, OverflowError)
 """What the library raises on values that it cannot pack."""
+
+
+class Unpackable(BadOption, TypeError):
+    """A value that can't be sent. The message says where in the value, and why."""
 
 
 class _Packers(threading.local):

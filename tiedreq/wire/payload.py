@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tiedreq.core.errors import BadOption, RemoteViolation
+from tiedreq.core.errors import RemoteViolation
 from tiedreq.wire.limits import DEFAULT_LIMITS, WireLimits
-from tiedreq.wire.packing import PACK_ERRORS, UNPACK_ERRORS, ExtType, packers, refuse_extension, unpackb
+from tiedreq.wire.packing import PACK_ERRORS, UNPACK_ERRORS, ExtType, Unpackable, packers, refuse_extension, unpackb
 from tiedreq.wire.structure import check_structure
 
 _KEYS = frozenset({type(None), bool, int, float, str, bytes})
@@ -28,10 +28,6 @@ _PATH_CHARS_MAX = 200
 _BIN_HEADERS = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 
 
-class Unpackable(BadOption, TypeError):
-    """A value that can't be sent. The message says where in the value, and why."""
-
-
 def encode_payload(value: Any, limits: WireLimits = DEFAULT_LIMITS, *, what: str = "value") -> bytes:
     """The bytes of ``value``. ``what`` names it in errors, as in ``args["a"][3]``.
 
@@ -43,7 +39,7 @@ def encode_payload(value: Any, limits: WireLimits = DEFAULT_LIMITS, *, what: str
         return packers.pack(value)
     except PACK_ERRORS as error:
         culprit = next(_culprits(value, what), f"{what} can't be packed: {error}")
-        raise Unpackable(culprit) from None
+    raise Unpackable(culprit)
 
 
 def decode_payload(data: bytes, limits: WireLimits = DEFAULT_LIMITS, *, what: str = "payload") -> Any:
@@ -59,7 +55,8 @@ def decode_payload(data: bytes, limits: WireLimits = DEFAULT_LIMITS, *, what: st
             data, strict_map_key=False, object_pairs_hook=_distinct, max_ext_len=0, ext_hook=refuse_extension
         )
     except UNPACK_ERRORS as error:
-        raise RemoteViolation(f"{what} is not valid msgpack ({type(error).__name__})") from None
+        problem = type(error).__name__
+    raise RemoteViolation(f"{what} is not valid msgpack ({problem})")
 
 
 def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
