@@ -45,22 +45,33 @@ def varied(factor: float, *, tail: float = 0.200, busy: float = 0.010) -> list[T
     return [tally({0.007 * factor * k: 990, tail * factor * k: 10}, busy=busy * k) for k in (0.99, 1.0, 1.01)]
 
 
-def growing(count: int) -> list[Tally]:
-    """Runs of which so many have queues that grow to the end."""
+def growing(*which: int) -> list[Tally]:
+    """Runs of which these have queues that grow to the end."""
     runs = varied(1.0)
-    for one in runs[:count]:
-        one.queue = [(second, 100.0 * second) for second in range(40)]
+    for index in which:
+        runs[index].queue = [(second, 100.0 * second) for second in range(40)]
     return runs
 
 
-def test_queues_that_grow_where_plains_do_not_are_harm() -> None:
-    """In most of the runs: a queue that grows in one run of three may do so by chance."""
-    for count, collapsed in ((1, 0), (2, 1), (3, 1)):
-        found = judge(growing(count), varied(1.0))
-        assert (len(found.collapsed), found.holds, found.proven) == (collapsed, not collapsed, [])
-    for count, unstable in ((1, 0), (2, 1)):
-        found = judge(varied(1.0), growing(count))
-        assert (len(found.unstable), len(found.gains)) == (unstable, 1 - unstable)
+@pytest.mark.parametrize(
+    ("ours", "plain", "unstable", "collapsed"),
+    [
+        ((0,), (), 0, 0),  # one queue of three may grow by chance
+        ((0, 1), (), 0, 1),
+        ((0, 1, 2), (), 0, 1),
+        ((0, 1), (1,), 0, 0),  # near capacity, with seed 1 plain's too
+        ((0, 1), (2,), 0, 1),
+        ((), (1,), 0, 0),
+        ((), (0, 1), 1, 0),
+        ((0, 1, 2), (0, 1), 1, 0),
+    ],
+)
+def test_queues_that_grow_where_plains_do_not_are_harm(
+    ours: tuple[int, ...], plain: tuple[int, ...], unstable: int, collapsed: int
+) -> None:
+    found = judge(growing(*ours), growing(*plain))
+    assert (len(found.unstable), len(found.gains), len(found.collapsed)) == (unstable, 1 - unstable, collapsed)
+    assert found.proven == [] and found.holds == (not collapsed)
 
 
 def test_students_tail_is_that_of_the_table() -> None:

@@ -7,8 +7,9 @@ chance: a cell counts as harmed when it is beyond the limit by the procedure of 
 Statist. Soc. B 57, 1995) at a false discovery rate of 5 %. Cells whose mean alone is beyond the limit are shown too.
 
 Plain runs first: where it is not stable, that is, its queues grow in more than half of the seeds, nothing else is run.
-A brown-out that asks for more work than there are slots is such a cell by arithmetic. Where plain is stable and
-``auto`` is not, it has collapsed: that is harm whatever the percentiles of runs of that length say.
+A brown-out that asks for more work than there are slots is such a cell by arithmetic. Where those of ``auto`` grow and
+plain's with the same seed don't, in more than half of the seeds, it has collapsed: that is harm whatever the
+percentiles of runs of that length say.
 
 In four cells of five ``auto`` is to have at least ``GAIN_SHARE`` of what the best policy gains in p99.9. A cell in
 which no policy gains more than ``GAIN_MIN`` has nothing to be had, and counts as reached.
@@ -85,7 +86,7 @@ class Harm:
 class Report:
     """The outcome over a grid. ``gains`` has, for each stable cell, the best policy, its p99.9 over plain's, auto's.
 
-    ``unstable``: plain is. ``collapsed``: plain is stable, and ``auto`` is not.
+    ``unstable``: plain is. ``collapsed``: plain is stable, and ``auto`` is not with the same seeds.
     """
 
     harms: list[Harm]
@@ -149,6 +150,11 @@ def _grows(cell: Cell, tallies: Sequence[Tally]) -> bool:
     return 2 * sum(is_unstable(cell, tally) for tally in tallies) > len(tallies)
 
 
+def _collapses(cell: Cell, seeds: Sequence[int], results: Results) -> bool:
+    pairs = zip(tallies_of(cell, seeds, results), plain_tallies_of(cell, seeds, results), strict=True)
+    return 2 * sum(is_unstable(cell, ours) and not is_unstable(cell, plain) for ours, plain in pairs) > len(seeds)
+
+
 def report(cells: Sequence[Cell], seeds: Sequence[int], results: Results, rivals: Sequence[str] = RIVALS) -> Report:
     """Judge every cell. Raises ``KeyError`` for a run that is missing."""
     harms: list[Harm] = []
@@ -165,7 +171,7 @@ def report(cells: Sequence[Cell], seeds: Sequence[int], results: Results, rivals
         mine = _ratio("p99.9", ours, plain)
         best = min({**found, "auto": mine}.items(), key=lambda item: item[1])
         gains.append((cell, *best, mine))
-    collapsed = [cell for cell in stable if _grows(cell, tallies_of(cell, seeds, results))]
+    collapsed = [cell for cell in stable if _collapses(cell, seeds, results)]
     return Report(harms, discoveries(harms), gains, unstable, collapsed)
 
 
