@@ -24,11 +24,16 @@ INTERVAL_SECONDS = 1.0
 INTERVAL_MIN, INTERVAL_MAX = 0.1, 3600.0
 
 
+class Ambiguous(ConnectError):
+    """There are several clusters, and none was named."""
+
+
 def find(cluster: str | None = None) -> ClusterAddress:
     """The cluster with this name, or the only one: URLs by name, and its token.
 
     ``tiedreq.connect([replica.url for replica in found.replicas], token=found.token, cluster=found.cluster)``. Raises
-    ``ConnectError`` when there is none, or several and none was named; ``BadOption`` without Ray.
+    ``ConnectError`` when there is none, ``Ambiguous`` when there are several and none was named; ``BadOption`` without
+    Ray.
     """
     if not is_installed():
         raise BadOption(MISSING)
@@ -48,7 +53,7 @@ def _actors(util: Any, cluster: str | None) -> list[Any]:
     names = [found["name"] for found in util.list_named_actors(all_namespaces=True) if found["namespace"] == NAMESPACE]
     clusters = sorted({name.rpartition("/")[0] for name in names})
     if cluster is None and len(clusters) > 1:
-        raise ConnectError(f"there are {len(clusters)} clusters in this Ray cluster, name one: {', '.join(clusters)}")
+        raise Ambiguous(f"there are {len(clusters)} clusters in this Ray cluster, name one: {', '.join(clusters)}")
     wanted = [name for name in names if name.rpartition("/")[0] == (cluster or next(iter(clusters), ""))]
     actors = []
     for name in sorted(wanted):
@@ -99,6 +104,8 @@ class RayMembers:
         while True:
             try:
                 address = await trio.to_thread.run_sync(functools.partial(find, self.cluster), abandon_on_cancel=True)
+            except Ambiguous:
+                raise  # waiting does not help
             except ConnectError:
                 pass  # nobody answers for now
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from cluster.compare.tally import Tally
 from cluster.engines.on_ray.session import RayUnavailable, opened
 from tiedreq.core.errors import BadOption
 
-NODE_LOSSES_MAX = 3
+LOSSES_MAX = 3
+"""A task that was lost more often is at fault itself: it takes its worker's process along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Sweep:
         self._work = ray.remote(_work)
         self._jobs = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._running: dict[Any, tuple[Task, str]] = {}
-        self._losses = 0
+        self._losses: Counter[Task] = Counter()
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tally]]:
         """Each task with its tally as it is done."""
@@ -65,7 +66,7 @@ class Sweep:
                 raise RunFailed("no node of the Ray cluster is up", bad_usage=False)
             (done, *_), _ = self._ray.wait(list(self._running))
             task, _ = self._running.pop(done)
-            tally = self._result(done)
+            tally = self._result(done, task)
             if tally is None:
                 waiting.appendleft(task)
             else:
@@ -86,15 +87,16 @@ class Sweep:
         self._running[self._work.options(**options).remote(task, os.getcwd())] = task, node
         return True
 
-    def _result(self, done: Any) -> Tally | None:
+    def _result(self, done: Any, task: Task) -> Tally | None:
         """The tally of a task that is done; None when its node was lost and it has to be run again."""
         errors = self._ray.exceptions
         try:
             result = self._ray.get(done)
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.TaskUnschedulableError):
-            self._losses += 1
-            if self._losses > NODE_LOSSES_MAX:
-                raise RunFailed("the Ray cluster lost a task for the fourth time", bad_usage=False) from None
+            self._losses[task] += 1
+            if self._losses[task] > LOSSES_MAX:
+                told = f"the Ray cluster lost a cell for the fourth time: {task.cell.policy}, seed {task.seed}"
+                raise RunFailed(told, bad_usage=False) from None
             return None
         except errors.RayError as error:
             raise RunFailed(" ".join(str(error).split())[-600:], bad_usage=False) from None
