@@ -99,6 +99,23 @@ def test_what_a_backup_ran_is_paid_also_when_it_loses() -> None:
     assert budget.deposited - budget.floored == pytest.approx(0.05 * 0.08e9, rel=0.01)
 
 
+def test_a_copy_that_waits_is_not_taken_for_stuck_because_one_of_an_earlier_round_has_run_long() -> None:
+    t, policy = triangle(slots=1), Hedged(Backup(since="start"))
+    for _ in range(400):
+        answer(t, t.call(policy, at="abc", timeout=1000.0), 0.005)
+    assert lesson(t, policy).governor.state is GovernorState.OFF, "no delay is worth it"
+    for busy in "bc":
+        t.call(Plain(), at=busy, timeout=1000.0)
+    call = t.call(policy, at="abc", timeout=1000.0)
+    t.flush()
+    t.advance(0.2)
+    t.finish("a", f"{call}/u0", RETRYABLE)
+    t.flush()
+    t.advance(3.0)
+    assert kinds(t, call) == [CopyKind.FIRST, CopyKind.FAILOVER]
+    assert (t.stats.backups_sent, t.stats.backups_denied) == (0, 1)
+
+
 @pytest.mark.parametrize("policy", [Hedged(), Tied(stagger=0.0), Auto()], ids=repr)
 def test_without_a_learned_law_no_backup_goes_but_by_the_ceiling(policy: Policy) -> None:
     t = triangle("abc")

@@ -83,7 +83,7 @@ class CallCore(CallCopies):
             self._complete(Outcome(OutcomeKind.DEADLINE), now)
             return
         chosen = self._choose_round(now)
-        self._backup_at = self._ceiling_at = self._round_at = NEVER
+        self._backup_at = self._ceiling_at = self._stuck_at = self._round_at = NEVER
         if not chosen:
             self.state = CALL_TABLE.next(self.state, CallTrigger.NONE_REACHABLE)
             return

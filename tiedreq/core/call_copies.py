@@ -150,6 +150,7 @@ class CallCopies:
             tuple((at, rank, view.link) for at, rank, view in self._unsent),
             self._backup_at,
             self._ceiling_at,
+            self._stuck_at,
             self._round_at,
             self._backups,
             self._untargeted,
