@@ -13,7 +13,7 @@ from tiedreq.core import link_events as e
 from tiedreq.core.link_options import LinkTiming
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Goodbye, Heartbeat, HeartbeatEcho, Hello, Proof, Welcome
-from tiedreq.core.pulse import STEADY, Pulse, RoundTrip
+from tiedreq.core.pulse import ACCEPTED, STEADY, Pulse, RoundTrip
 from tiedreq.core.types import CopyId
 
 COPY = CopyId(7, 1, 0, 0)
@@ -59,6 +59,17 @@ class TestHeartbeats:
         )
         assert sum(sent) <= 6.5 * 20, "16 a second would be a good part of a core where there are many links"
         assert min(samples) >= 19
+
+    def test_a_mesh_link_comes_to_rest_on_a_machine_too_busy_to_measure(self) -> None:
+        pulse = Pulse(LinkTiming(), 0.0, rhythm=ACCEPTED)
+        asked = 0
+        for step in range(1, 200):
+            now = step * 0.1
+            pulse.forgive(0.1, now)  # an echo is awaited no longer, so none measures anything
+            pulse.heard(now)
+            asked += pulse.due(now) is not None
+        assert pulse.round_trip.samples == 0
+        assert asked <= 9 + 20
 
     def test_a_mesh_link_measures_at_once_when_it_is_used_again(self) -> None:
         pair = mesh().start(10.0)

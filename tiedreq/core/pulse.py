@@ -75,9 +75,10 @@ USED_INTERVALS = 4.0
 class Pulse:
     """When to ask the other side for an echo, and when it has been silent for too long.
 
-    With a rhythm that is ``measuring`` a link is not at rest before ``RECENT_MAX`` samples, nor for ``USED_INTERVALS``
-    after the owner's messages arrived over it (``used``): there heartbeats share frames with them. The other side has
-    one interval less than ``silence_max`` to answer the first heartbeat of a silence, however late that was sent.
+    With a rhythm that is ``measuring`` a link is not at rest before ``RECENT_MAX`` heartbeats, answered or not (a
+    machine that is too busy to measure must not be kept busy with that), nor for ``USED_INTERVALS`` after the owner's
+    messages arrived over it (``used``): there heartbeats share frames with them. The other side has one interval less
+    than ``silence_max`` to answer the first heartbeat of a silence, however late that was sent.
     """
 
     def __init__(self, timing: LinkTiming, now: float, *, rhythm: Rhythm) -> None:
@@ -146,7 +147,7 @@ class Pulse:
 
     def _is_measuring(self, now: float) -> bool:
         used_until = self._used_at + USED_INTERVALS * self._timing.heartbeat_interval
-        return self.round_trip.samples < RECENT_MAX or now < used_until
+        return self._number < RECENT_MAX or now < used_until
 
     def echoed(self, number: int, now: float) -> None:
         """The echo of heartbeat ``number`` arrived; one that is not awaited says nothing."""
