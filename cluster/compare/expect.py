@@ -101,7 +101,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise BadOption(f"expect: {text[position : position + 40].strip()!r} is not understood in {text!r}")
+            wrong = text[position : position + 40].strip()
+            raise BadOption(f"expect: {wrong!r} is not understood in {text!r}; write for example '{EXAMPLE}'")
         assert match.lastgroup is not None
         tokens.append((match.lastgroup, match[match.lastgroup]))
         position = match.end()

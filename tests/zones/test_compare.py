@@ -50,6 +50,10 @@ def test_zones_by_options() -> None:
         ({"zone_pauses": (PauseSpec(0.2, 5.0, 1),)}, "each zone has pauses of its own"),
         ({"world": "live", "zone_blind": True}, "in simulated runs only"),
         ({"zones": ("a b",)}, "zones: 'a b' is not a word"),
+        ({"mesh_latency": parse_latency("1ms;a-d=5ms")}, "mesh-latency: nothing is named d; there is r0 to r"),
+        ({"mesh_latency": parse_latency("r0>r99=5ms")}, "mesh-latency: nothing is named r99"),
+        ({"mesh_latency": parse_latency("c0>r0=5ms")}, "mesh-latency: nothing is named c0"),
+        ({"client_latency": parse_latency("c0>r0=1ms;c9>r0=5ms")}, "client-latency: nothing is named c9"),
     ],
 )
 def test_what_is_refused(changes: dict[str, object], why: str) -> None:
