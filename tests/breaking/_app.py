@@ -8,6 +8,7 @@ APP = """
 import json
 import os
 import random
+import time
 
 import trio
 
@@ -44,8 +45,17 @@ async def square(ctx, args):
 @service.method(idempotent=True)
 async def blob(ctx, args):
     return bytes(args)
+
+
+@service.method(idempotent=True)
+def spin(ctx, args):
+    until = time.monotonic() + args
+    while time.monotonic() < until:
+        pass
+    return ctx.replica
 """
-"""``square`` answers after 5 ms on average, or ``args["sleep"]`` seconds; it fails while ``fail-NAME`` exists."""
+"""``square`` answers after 5 ms on average, or ``args["sleep"]`` seconds; it fails while ``fail-NAME`` exists.
+``spin`` computes, without a pause, for so many seconds."""
 
 
 def write(folder: Path, more: str = "") -> None:

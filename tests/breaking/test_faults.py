@@ -17,13 +17,14 @@ import trio
 from tests.breaking._cluster import Broken, files_limited
 from tests.breaking._history import read_runs
 from tests.cluster._launcher import Child
-from tiedreq import Tied
+from tiedreq import Plain, ReplicaLimits, Tied
 
 pytestmark = pytest.mark.system
 
 AT_ONCE = Tied(backup=None, stagger=0.0)
 """Both copies leave at once, so that the replicas have to settle it between them."""
 FAULT_SECONDS = 1.2
+SILENCE_SECONDS = ReplicaLimits().heartbeat_interval * ReplicaLimits().heartbeat_misses_max
 
 
 def read_lines(folder: Path, number: int) -> list[str]:
@@ -113,6 +114,15 @@ async def test_a_replica_that_fails_fast(shared: Broken, rate: float) -> None:
     late = [outcome for outcome in load.outcomes if outcome.began > known]
     assert sum(outcome.error is not None for outcome in late) < 0.05 * len(late)
     assert verdict.errors.get("RemoteFailure", 0) < 0.05 * verdict.calls
+
+
+async def test_a_handler_that_computes_for_long(shared: Broken, rate: float) -> None:
+    """B22: longer than a link may be silent, without a pause. Being in a thread it takes nobody from the loop."""
+    async with shared.under_load(rate / 2) as load:
+        reply = await load.client.request("spin", 3 * SILENCE_SECONDS, policy=Plain(), timeout=60)
+        shared.mended()
+    assert [attempt.end for attempt in reply.attempts] == ["done"] and reply.value == reply.replica
+    assert shared.verdict(load).errors == {}
 
 
 CUT_OFF = """

@@ -30,6 +30,8 @@ TOKEN = "of-the-test-under-fire"
 WARM_SECONDS = 2.0
 SHORT_SECONDS = 4.0
 GROWTH_MAX = 0.2
+TOMBSTONES = 100
+"""So many ended copies does the replica remember here, so that this table is full before memory is looked at."""
 LINES_MAX, LINES_PER_SECOND_MAX = 200, 2
 BAD_VALUES = [
     b"\x91" * 100_000,
@@ -124,6 +126,7 @@ async def test_a_replica_under_fire(tmp_path: Path, minutes: float) -> None:
     _app.write(tmp_path)
     (tmp_path / "token").write_text(TOKEN)
     arguments = ["-m", "tiedreq", "serve", "app:service", "--name", "r0", "--token-file", "token"]
+    arguments += ["--limit", f"tombstones_max={TOMBSTONES}"]
     child = await trio.to_thread.run_sync(Child, arguments, tmp_path)
     try:
         url = (await trio.to_thread.run_sync(child.line, 120)).split()[-1]
