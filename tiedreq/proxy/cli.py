@@ -19,12 +19,14 @@ from tiedreq.cli import (
     where_options,
 )
 from tiedreq.observe.logs import FORMATS, LEVELS
-from tiedreq.params import DURATION, TIMEOUT
+from tiedreq.params import DURATION, TIMEOUT, Parsed
+from tiedreq.units import parse_duration
 
 if TYPE_CHECKING:
     from tiedreq.proxy.front import FrontOptions
 
 BODY_KIB_MAX = 16 * 1024
+STAGGER = Parsed("duration|auto", lambda text: text if text == "auto" else parse_duration(text))
 
 
 def front_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -58,6 +60,13 @@ def front_options(function: Callable[..., int]) -> Callable[..., int]:
             help="Extra work for backups, of the useful work.",
         ),
         click.option(
+            "--stagger",
+            type=STAGGER,
+            default="5ms",
+            show_default=True,
+            help="A request that has not started by then is put in a second queue, too. auto: as seldom as pays.",
+        ),
+        click.option(
             "--policy", type=click.Choice(["tied", "auto", "hedged", "plain"]), default="tied", show_default=True
         ),
         click.option(
@@ -78,8 +87,9 @@ def _front_options(options: dict[str, Any]) -> FrontOptions:
     from tiedreq.proxy.rules import Rules
 
     budget = options.pop("budget") / 100
+    stagger = options.pop("stagger")
     policies: dict[str, Callable[[], Policy]] = {
-        "tied": lambda: Tied(backup=Backup(budget=budget)) if budget else Tied(backup=None),
+        "tied": lambda: Tied(stagger=stagger, backup=Backup(budget=budget) if budget else None),
         "auto": Auto,
         "hedged": lambda: Hedged(Backup(since="send", budget=budget)),
         "plain": Plain,
