@@ -70,6 +70,8 @@ DIALED = Rhythm(measured=4.0, measuring=True)
 ACCEPTED = Rhythm(quiet=2.0, measured=4.0, measuring=True)
 """Two replicas ask each other: one exchange tells both of the other, so the acceptor lets the dialer begin."""
 USED_INTERVALS = 4.0
+PATIENT_MISSES = 3
+"""With less patience two replicas never rest: what is due after two intervals would come too late."""
 
 
 class Pulse:
@@ -147,7 +149,8 @@ class Pulse:
 
     def _is_measuring(self, now: float) -> bool:
         used_until = self._used_at + USED_INTERVALS * self._timing.heartbeat_interval
-        return self._number < RECENT_MAX or now < used_until
+        patient = self._timing.heartbeat_misses >= PATIENT_MISSES
+        return not patient or self._number < RECENT_MAX or now < used_until
 
     def echoed(self, number: int, now: float) -> None:
         """The echo of heartbeat ``number`` arrived; one that is not awaited says nothing."""
