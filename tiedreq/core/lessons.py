@@ -22,6 +22,7 @@ from tiedreq.core.throttle import FailureThrottle
 from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState
 
 LESSONS_MAX = 256
+NO_BUDGET = "no budget: nothing holds these backups back"
 UNBRAKED = 1.0
 """What the delay's rule takes as the budget of a ``Backup`` without one."""
 WAIT_SHARE = 0.05
@@ -119,6 +120,8 @@ class LearningBook:
             view = lesson.view(now)
             delay = view.delay if isinstance(view.delay, float) else None
             values = {**view._asdict(), "delay": delay, "state": view.state.value}
+            if backup.budget is None:
+                values["state_reason"] = NO_BUDGET
             shown.append({"method": method, "backup": str(backup), **values})
         return shown
 
