@@ -33,7 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 import tiedreq
+from cluster.compare.document import check_target
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
+from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
 
 service = tiedreq.Service("models")
@@ -307,7 +309,7 @@ def show(scenario: Scenario, found: list[dict[str, Any]], turns: dict[str, Turn]
             console.print(f"the first error of {name}: {turn.told}")
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", metavar="SCENARIO", type=click.Choice(list(SCENARIOS)))
 @click.option("--calls", default=2000, show_default=True, type=click.IntRange(1, 1_000_000), help="For each policy.")
 @click.option("--blocks", default=5, show_default=True, type=click.IntRange(1, 1000), help="Turns of each policy.")
@@ -318,6 +320,11 @@ def main(name: str, calls: int, blocks: int, seed: int, target: str | None) -> N
 
     SCENARIO is cold-cache or busy-models.
     """
+    if target is not None:
+        try:
+            check_target(Path(target), "json")
+        except BadOption as error:
+            raise click.UsageError(str(error)) from None
     scenario, began = SCENARIOS[name], time.monotonic()
     with tempfile.TemporaryDirectory() as folder, replicas_up(scenario, Path(folder)) as cluster:
         bench = Bench(scenario, cluster, seed)

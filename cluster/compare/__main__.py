@@ -124,11 +124,10 @@ class Comparison:
         write_json(document, out / "rows.json")
         write_csv(document["rows"], out / "rows.csv")
         try:
-            report = importlib.import_module("cluster.compare.report")
+            importlib.import_module("cluster.compare.report").write(out, document)
         except ImportError as error:
             self._note(f"report: {error.name or error} is missing; pip install 'tiedreq[report]' (rows are in {out})")
             return FAILED
-        report.write(out, document)
         self._note(f"report in {out / 'report.html'}")
         return 0
 

@@ -168,9 +168,9 @@ class Cell:
         if any(pause.replica is not None for pause in self.zone_pauses):
             raise BadOption("zone-pause: each zone has pauses of its own; write for example 200ms@10s")
         replicas = {f"r{index}" for index in range(self.replicas)}
-        for field, spec, clients in (("mesh-latency", self.mesh_latency, 0), ("client-latency", self.client_latency, 1)):
+        for field, spec, extra in (("mesh-latency", self.mesh_latency, 0), ("client-latency", self.client_latency, 1)):
             named = {name for link in spec.links for name in link.directions[0]}
-            known = replicas | set(self.zones) | {f"c{index}" for index in range(clients * self.callers)}
+            known = replicas | set(self.zones) | {f"c{index}" for index in range(extra * self.callers)}
             if named - known:
                 there = f"r0 to r{self.replicas - 1}{''.join(f', {zone}' for zone in dict.fromkeys(self.zones))}"
                 raise BadOption(f"{field}: nothing is named {', '.join(sorted(named - known))}; there is {there}")

@@ -6,6 +6,7 @@ import base64
 import copy
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,16 @@ def test_axes_say_their_unit_and_that_they_are_logarithmic(document: dict[str, A
             for axis in (panel.xaxis, panel.yaxis):
                 told = axis.get_label_text()
                 assert not told or axis.get_scale() == "linear" or "log scale" in told
+
+
+def test_without_a_plotting_library_one_line_says_what_to_install(
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(document))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main([str(path), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "Error: a report needs a plotting library: pip install 'tiedreq[report]'\n"
 
 
 def test_at_most_so_many_evenly_chosen() -> None:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import tiedreq
+from cluster.streams import main
 from tests.net.test_sockets import idle, replicas
 from tests.streams._play import HEDGED, KEEPS_BOTH, Plays, stream_service, taken
 from tiedreq import Plain, Tied
@@ -37,6 +39,11 @@ async def test_over_sockets() -> None:
             async with client.stream("play", [["items", 1000, 0.01]], timeout=0.2) as stream:
                 await taken(stream)
         await idle(found, client)
+
+
+def test_the_command_says_before_it_runs_where_a_file_can_t_be_written(tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["cold-cache", "--json", str(tmp_path / "nowhere" / "rows.json")])
+    assert told.exit_code == 2 and "nowhere is no directory" in told.output
 
 
 @pytest.mark.system

@@ -221,7 +221,11 @@ def ablation_command(
         out.mkdir(parents=True, exist_ok=True)
         write_json({**document, "curves": curves}, out / "rows.json")
         write_csv(document["rows"], out / "rows.csv")
-        importlib.import_module("cluster.compare.report").write(out, {**document, "curves": curves})
+        try:
+            importlib.import_module("cluster.compare.report").write(out, {**document, "curves": curves})
+        except ImportError as error:
+            print(f"{error} (rows are in {out})", file=sys.stderr)
+            sys.exit(FAILED)
 
 
 # ---- running --------------------------------------------------------------------------------------------------

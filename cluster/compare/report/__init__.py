@@ -11,24 +11,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-try:
-    import matplotlib
-except ImportError as error:
-    raise ImportError("a report needs a plotting library: pip install 'tiedreq[report]'", name=error.name) from None
-
-from cluster.compare.report import cost, fan_out, ladder, race_picture, tails, winners
-from cluster.compare.report.page import make_page
-from cluster.compare.report.picture import SETTINGS, Drawn, Picture
-from cluster.compare.report.views import read_document
-
 __all__ = ["write"]
 
 
 def write(out: Path, document: dict[str, Any]) -> list[Path]:
     """Write ``report.html`` and its pictures for a comparison's document into an existing directory; their paths.
 
-    Raises ``ValueError`` for a document that is none or has no rows, ``OSError`` where nothing can be written.
+    Raises ``ValueError`` for a document that is none or has no rows, ``OSError`` where nothing can be written,
+    ``ImportError`` that says what to install where nothing can be drawn.
     """
+    try:
+        import matplotlib
+    except ImportError as error:
+        text = "a report needs a plotting library: pip install 'tiedreq[report]'"
+        raise ImportError(text, name=error.name) from None
+    from cluster.compare.report import cost, fan_out, ladder, race_picture, tails, winners
+    from cluster.compare.report.page import make_page
+    from cluster.compare.report.picture import SETTINGS, Drawn, Picture
+    from cluster.compare.report.views import read_document
+
     view = read_document(document)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # what a user has set up for other plots is not for these

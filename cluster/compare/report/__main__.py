@@ -30,6 +30,8 @@ def command(document: Path, out: Path) -> None:
         write_csv(content["rows"], out / "rows.csv")
     except ValueError as error:
         raise click.UsageError(f"{document}: {error}") from None
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
     click.echo(f"report in {paths[0]}", err=True)
