@@ -57,7 +57,7 @@ class TestHeartbeats:
             ),
             strict=True,
         )
-        assert sum(sent) <= 6.5 * 20, "16 a second would be a good part of a core where there are many links"
+        assert sum(sent) <= 5 * 20, "16 a second would be a good part of a core where there are many links"
         assert min(samples) >= 19
 
     def test_a_mesh_link_comes_to_rest_on_a_machine_too_busy_to_measure(self) -> None:
@@ -133,7 +133,7 @@ class TestSilence:
         pair.run(0.5)
         assert pair.dialer.core.state is UP and pair.acceptor.core.state is UP
         pair.silent = True
-        pair.run(1.251)
+        pair.run(1.376)
         assert pair.dialer.announced(c.AnnounceDown)[-1].code == "silent"
         assert pair.acceptors[0].core.state is not UP
 

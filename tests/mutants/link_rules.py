@@ -158,7 +158,7 @@ class Judge:
         if core.dialing or (core.peer is not None and core.peer.role == "replica"):
             due = self.beat_at + interval
             if in_mesh:  # it may be at rest
-                due = max(due, min(self.heard_at + 2 * interval, self.beat_at + 4 * interval))
+                due = max(due, min(max(self.heard_at, self.beat_at) + 2.5 * interval, self.beat_at + 4 * interval))
             need(core.wake_at <= due + CLOSE, "7", "no timer for a heartbeat")
             need(now < due or not isinstance(event, e.TimePassed), "7", "no heartbeat is sent")
 

@@ -52,13 +52,14 @@ def _median(values: list[float]) -> float:
 class Rhythm(NamedTuple):
     """When one side asks. Counted in intervals.
 
-    At rest it asks once nothing was heard for ``quiet``, and at least once in ``measured``; it is at rest from the
-    start if it ``rests`` at all and is not ``measuring``. Else it asks once an interval.
+    At rest it asks once nothing was heard for ``quiet``, again after as long without an answer, and at least once in
+    ``measured`` if that is given; it is at rest from the start if it ``rests`` at all and is not ``measuring``. Else it
+    asks once an interval.
     """
 
     rests: bool = True
     quiet: float = 1.5
-    measured: float = float("inf")
+    measured: float | None = None
     measuring: bool = False
 
 
@@ -66,12 +67,14 @@ STEADY = Rhythm(rests=False)
 """A client asks a replica: it has few links, and places copies by what it measures."""
 SERVING = Rhythm()
 """A replica asks a client: the client's own heartbeats tell it enough."""
-DIALED = Rhythm(measured=4.0, measuring=True)
-ACCEPTED = Rhythm(quiet=2.0, measured=4.0, measuring=True)
+DIALED = Rhythm(quiet=2.0, measured=4.0, measuring=True)
+ACCEPTED = Rhythm(quiet=2.5, measured=4.0, measuring=True)
 """Two replicas ask each other: one exchange tells both of the other, so the acceptor lets the dialer begin."""
 USED_INTERVALS = 4.0
 PATIENT_MISSES = 3
 """With less patience two replicas never rest: what is due after two intervals would come too late."""
+SOON = 0.5
+"""At rest a heartbeat that would be due within so many intervals leaves now, for the sake of one timer less."""
 
 
 class Pulse:
@@ -126,7 +129,7 @@ class Pulse:
         if now < self._due_at:
             return None
         self._due_at = self._ask_at(now)
-        if now < self._due_at:
+        if now < self._due_at - SOON * self._timing.heartbeat_interval * self._at_rest(now):
             return None
         self._asked_at = now
         if self._unanswered_at is None:
@@ -141,23 +144,24 @@ class Pulse:
     def _ask_at(self, now: float) -> float:
         """When the next heartbeat is due, if nothing happens meanwhile."""
         rhythm, interval = self._rhythm, self._timing.heartbeat_interval
-        at = self._asked_at + interval
-        if not rhythm.rests or (rhythm.measuring and self._is_measuring(now)):
-            return at
-        quiet = self._last_heard + rhythm.quiet * interval
-        return max(at, min(quiet, self._asked_at + rhythm.measured * interval))
+        if not self._at_rest(now):
+            return self._asked_at + interval
+        quiet = max(self._last_heard, self._asked_at) + rhythm.quiet * interval
+        return quiet if rhythm.measured is None else min(quiet, self._asked_at + rhythm.measured * interval)
 
-    def _is_measuring(self, now: float) -> bool:
+    def _at_rest(self, now: float) -> bool:
+        rhythm = self._rhythm
+        if not rhythm.rests or not rhythm.measuring:
+            return rhythm.rests
         used_until = self._used_at + USED_INTERVALS * self._timing.heartbeat_interval
         patient = self._timing.heartbeat_misses >= PATIENT_MISSES
-        return not patient or self._number < RECENT_MAX or now < used_until
+        return patient and self._number >= RECENT_MAX and now >= used_until
 
     def echoed(self, number: int, now: float) -> None:
         """The echo of heartbeat ``number`` arrived; one that is not awaited says nothing."""
         asked = self._asked.pop(number, None)
         if asked is not None:
             self.round_trip.add(now - asked)
-            self._due_at = self._ask_at(now)
 
     def forgive(self, seconds: float, now: float) -> None:
         """Our own loop stood still for ``seconds``: no silence of the other side, and no measurement.
