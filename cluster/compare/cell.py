@@ -87,6 +87,7 @@ class Cell:
       is the time each call has.
     * ``recording``: calls come at recorded times, once, instead of as a Poisson process (``rate`` is their mean).
     * ``fan_out`` calls make one root call, which has its answer when all of them have.
+    * ``processes`` that the replicas of a live run share, by turns; None: each has one of its own.
     * ``app`` is ``MODULE:SERVICE`` of a live run of somebody's own service; None: the laboratory's ``work``. Calls go
       to its ``method`` (None: the first that is idempotent) with ``arguments``, which is JSON.
     """
@@ -123,6 +124,7 @@ class Cell:
     calls: int | None = None
     timeout: float = 3_600.0
     fan_out: int = 1
+    processes: int | None = None
     app: str | None = None
     recording: Recording | None = None
     method: str | None = None
@@ -157,6 +159,16 @@ class Cell:
         for pause in self.pauses:
             if pause.replica is not None and pause.replica >= self.replicas:
                 raise BadOption(f"pause: there is no replica {pause.replica}, only 0 to {self.replicas - 1}")
+
+        if self.processes is not None:
+            self._check_processes(self.processes)
+
+    def _check_processes(self, processes: int) -> None:
+        if self.world != "live":
+            raise BadOption("processes: they are for live runs; add --world live")
+        _check_whole(processes, "processes", 1, self.replicas)
+        if self.pauses and processes < self.replicas:
+            raise BadOption("processes: a replica that shares a process can't be stopped alone; leave out --pause")
 
     def _check_zones(self) -> None:
         for zone in self.zones:

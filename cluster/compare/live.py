@@ -153,7 +153,7 @@ class Counters:
             messages=sum(status["messages"] for status in told),
             notices=sum(status["notices"] for status in told),
             late_notices=sum(status["late_notices"] for status in told),
-            cpu_seconds=sum(status["cpu_seconds"] for status in told) + time.process_time(),
+            cpu_seconds=sum({status["pid"]: status["cpu_seconds"] for status in told}.values()) + time.process_time(),
             backups_denied=sum(client.stats().get("backups_denied", 0) for client in clients),
         )
 

@@ -1,4 +1,4 @@
-"""The replicas of a live run: real processes, linked to each other, for as long as a block runs.
+"""The replicas of a live run: in real processes, linked to each other, for as long as a block runs.
 
 Invariants: whatever way the block is left, Ctrl-C included, no process and no file is left; a replica that ends by
 itself ends the run (``ReplicaLost``), since what it counted is gone. Not for what is done with them (``live``).
@@ -18,7 +18,9 @@ import trio
 from cluster.compare.cell import Cell
 from cluster.compare.live_settings import LabSettings
 from cluster.config import UpConfig
+from cluster.engines.base import Engine
 from cluster.engines.local import LocalEngine
+from cluster.engines.shared import SharedEngine
 from cluster.state import hold
 from cluster.supervisor import Cluster
 from tiedreq.clusterfile import ClusterAddress
@@ -75,7 +77,7 @@ async def live_replicas(cell: Cell, seed: int) -> AsyncIterator[ClusterAddress]:
         settings.replica: settings.environment()
         for settings in (LabSettings.of(cell, index, seed) for index in range(cell.replicas))
     }
-    runner = LocalEngine()
+    runner: Engine = LocalEngine() if cell.processes is None else SharedEngine(cell.processes)
     listener = _Listener()
     with tempfile.TemporaryDirectory(prefix="tiedreq-") as directory:
         config = UpConfig(
@@ -88,7 +90,7 @@ async def live_replicas(cell: Cell, seed: int) -> AsyncIterator[ClusterAddress]:
         )
         with hold(config.state_dir) as state:
             cluster = Cluster(config, state, listener, runner, environments.__getitem__)
-            async with cluster.running():
+            async with runner.running(listener.note), cluster.running():
                 if not await cluster.ready():
                     assert cluster.start_failure is not None
                     keeper, fatal = cluster.start_failure

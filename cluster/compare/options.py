@@ -147,6 +147,7 @@ def _policies(text: str) -> tuple[str, ...]:
     metavar="FILE.csv",
     help="Your own calls: arrival,duration[,replica] in seconds.",
 )
+@click.option("--processes", type=int, metavar="N", help="Replicas share so many (live). [default: one each]")
 @click.option("--app", metavar="MODULE:SERVICE", help="Your own service (live, with --rate).")
 @click.option("--method", metavar="NAME", help="What is called of it. [default: its first idempotent method]")
 @click.option("--args", "arguments", metavar="JSON", help="The arguments of each call. [default: null]")

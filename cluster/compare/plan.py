@@ -23,7 +23,7 @@ SHAPE = ("replicas", "slots", "service", "slow", "pause", "zones", "intrinsic", 
 
 SAME = (
     "replicas slots service intrinsic handlers client_latency callers copies stagger backup_after backup_budget"
-    " backups picker zones zone_blind warmup app method arguments".split()
+    " backups picker zones zone_blind warmup processes app method arguments".split()
 )
 """Options that are fields of a cell under the same name."""
 
