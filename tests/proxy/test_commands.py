@@ -8,13 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import trustme
+from click.testing import CliRunner
 
 from tests.cluster._launcher import PATIENCE, Child
 from tests.system.test_console import free_port
+from tiedreq import Auto, Backup, Hedged, Plain, Policy, Tied
 from tiedreq.cli import main
+from tiedreq.proxy.cli import _front_options, front_options
 
 Run = Callable[..., Child]
 PROXY = ("proxy", "--upstream", "http://127.0.0.1:1", "--name", "a")
@@ -74,6 +79,25 @@ def answered_by(port: int, wanted: set[str | None]) -> None:
         if {replica for _, replica, _ in answers} <= wanted:
             return
         assert time.monotonic() < limit
+
+
+@pytest.mark.parametrize(
+    ("policy", "meant"),
+    [
+        ("tied", Tied(stagger=0.009, backup=Backup(budget=0.2))),
+        ("auto", Auto(Backup(budget=0.2))),
+        ("hedged", Hedged(Backup(since="send", budget=0.2))),
+        ("plain", Plain()),
+    ],
+)
+def test_the_budget_is_every_policy_s(policy: str, meant: Policy) -> None:
+    @front_options
+    def found(**options: Any) -> int:
+        assert _front_options(options).policy == meant
+        return 0
+
+    told = CliRunner().invoke(click.command()(found), ["--policy", policy, "--budget", "20", "--stagger", "9ms"])
+    assert told.exit_code == 0, told.exception
 
 
 @pytest.mark.system

@@ -90,7 +90,7 @@ def _front_options(options: dict[str, Any]) -> FrontOptions:
     stagger = options.pop("stagger")
     policies: dict[str, Callable[[], Policy]] = {
         "tied": lambda: Tied(stagger=stagger, backup=Backup(budget=budget) if budget else None),
-        "auto": Auto,
+        "auto": lambda: Auto(Backup(budget=budget)),
         "hedged": lambda: Hedged(Backup(since="send", budget=budget)),
         "plain": Plain,
     }
