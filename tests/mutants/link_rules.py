@@ -152,7 +152,9 @@ class Judge:
             return
         interval = timing.heartbeat_interval
         in_mesh = core.side.role == "replica" and core.peer is not None and core.peer.role == "replica"
-        limit = max(self.heard_at + timing.silence_max, self.asked_at + timing.silence_max - interval)
+        limit = self.heard_at + timing.silence_max
+        if in_mesh:
+            limit = max(limit, self.asked_at + timing.silence_max - interval)
         need(core.wake_at <= limit + CLOSE, "7", "no timer for silence")
         need(now < limit or not isinstance(event, e.TimePassed), "7", "silence is not noticed")
         if core.dialing or (core.peer is not None and core.peer.role == "replica"):

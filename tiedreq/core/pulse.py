@@ -82,8 +82,8 @@ class Pulse:
 
     With a rhythm that is ``measuring`` a link is not at rest before ``RECENT_MAX`` heartbeats, answered or not (a
     machine that is too busy to measure must not be kept busy with that), nor for ``USED_INTERVALS`` after the owner's
-    messages arrived over it (``used``): there heartbeats share frames with them. The other side has one interval less
-    than ``silence_max`` to answer the first heartbeat of a silence, however late that was sent.
+    messages arrived over it (``used``): there heartbeats share frames with them. And the other side has one interval
+    less than ``silence_max`` to answer the first heartbeat of a silence, however late that was sent.
     """
 
     def __init__(self, timing: LinkTiming, now: float, *, rhythm: Rhythm) -> None:
@@ -107,7 +107,7 @@ class Pulse:
     def _silent_at(self) -> float:
         timing = self._timing
         at = self._last_heard + timing.silence_max
-        if self._unanswered_at is None:
+        if self._unanswered_at is None or not self._rhythm.measuring:
             return at
         return max(at, self._unanswered_at + timing.silence_max - timing.heartbeat_interval)
 
