@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ AT_ONCE = 4
 """Cells on each node: as many losses at once as one cell would have to suffer to be given up."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def two_nodes(ray_is_installed: None) -> Iterator[Nodes]:
     with tempfile.TemporaryDirectory(prefix="tq-", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         found = Nodes(2, AT_ONCE, Path(temporary))
@@ -46,3 +47,17 @@ def test_the_cells_of_a_lost_node_are_run_elsewhere_with_the_same_results(two_no
     assert done.returncode == 0, done.stderr
     far, here = (json.loads((tmp_path / name).read_text())["rows"] for name in ("far.json", "here.json"))
     assert [without_times(row) for row in far] == [without_times(row) for row in here] and len(far) == 2
+
+
+def test_ctrl_c_ends_what_runs_on_the_nodes(two_nodes: Nodes, tmp_path: Path) -> None:
+    options = ["--policies", "plain", "--load", "0.5", "--replicas", "3", "--duration", "10m", "--json", "rows.json"]
+    command = ["-m", "cluster.compare", *options, "--engine", "ray", "--address", two_nodes.address]
+    sweep = Child(command, tmp_path, **two_nodes.environment)
+    try:
+        assert eventually(lambda: any("_work" in name for name in two_nodes.workers()), PATIENCE)
+        sweep.signal(signal.SIGINT)
+        assert sweep.wait(PATIENCE) == 130, sweep.stderr
+        assert "Traceback" not in sweep.stderr
+    finally:
+        sweep.end()
+    assert eventually(lambda: not any("_work" in name for name in two_nodes.workers()))
