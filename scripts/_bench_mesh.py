@@ -102,15 +102,14 @@ class Run:
         self.errors = 0
         self.latencies: list[float] = []
 
-    async def call(self, client: tiedreq.Client) -> None:
-        """One call."""
+    async def call(self, client: tiedreq.Client, intended_at: float) -> None:
+        """One call, which was to be made then."""
         self.calls += 1
-        began = trio.current_time()
         try:
             await client.call("work", WORK_SECONDS, policy=AT_ONCE, timeout=30)
         except tiedreq.CallError:
             self.errors += 1
-        self.latencies.append(trio.current_time() - began)
+        self.latencies.append(trio.current_time() - intended_at)
 
     def with_(self, other: Run) -> Run:
         """Both together."""
@@ -171,10 +170,11 @@ async def drive(path: Path, pids: list[int], rate: float, seconds: float) -> dic
         for run in halves:
             before = cpu_seconds([*pids, os.getpid()])
             async with trio.open_nursery() as nursery:
-                until = trio.current_time() + seconds / 2
-                while trio.current_time() < until:
-                    nursery.start_soon(run.call, client)
-                    await trio.sleep(random.expovariate(rate))
+                at = trio.current_time()
+                until = at + seconds / 2
+                while (at := at + random.expovariate(rate)) < until:
+                    await trio.sleep_until(at)
+                    nursery.start_soon(run.call, client, at)
             cpu += cpu_seconds([*pids, os.getpid()]) - before
             status = await all_status(client, len(pids))
             started.append(sum(it["started"] for it in status.values()))
