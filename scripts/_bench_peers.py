@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from itertools import cycle
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import grpc
@@ -90,9 +92,9 @@ class Meter:
 
 
 class Subject:
-    """A client and its servers, each a process."""
+    """A client and its servers, each a process. ``site`` is a directory that has their packages, before all others."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, site: Path | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
@@ -107,11 +109,12 @@ class Subject:
             return ours
 
         serve, call = KINDS[kind]
-        servers = [begin(serve, number) for number in range(SERVERS)]
-        addresses = [_answer(pipe, kind) for pipe in servers]
-        for pipe in servers:
-            pipe.send(addresses)
-        self._client = begin(call, addresses)
+        with _first_on_the_path(site):  # processes that are spawned get this one's path
+            servers = [begin(serve, number) for number in range(SERVERS)]
+            addresses = [_answer(pipe, kind) for pipe in servers]
+            for pipe in servers:
+                pipe.send(addresses)
+            self._client = begin(call, addresses)
         _answer(self._client, kind)
         self._kind = kind
 
@@ -134,6 +137,18 @@ class Subject:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+@contextmanager
+def _first_on_the_path(site: Path | None) -> Iterator[None]:
+    if site is None:
+        yield
+        return
+    sys.path.insert(0, str(site))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(site))
 
 
 def _answer(pipe: Connection, kind: str, patience: float = READY_SECONDS) -> Any:

@@ -12,6 +12,9 @@ what else the machine does at the time hits all of them.
 * ``websocket``, ``tcp``: an echo with nothing round it; as many messages under way as there would be calls.
 
 CPU is the processor time of all three processes. The peers have no deadlines, retries, queues or reports.
+
+``--beside DIR`` takes turns with another build of tiedreq as well: DIR holds the package ``tiedreq``, as an unpacked
+wheel does (``python -m zipfile -e tiedreq-….whl DIR``), compiled or of another version.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _bench import Row, as_program, cpu_seconds, parser, positive, row, whole, wholes, write
@@ -101,6 +105,14 @@ def show_cells(cells: dict[Cell, dict[str, list[Measurement]]]) -> None:
     Console().print(table)
 
 
+def installation(text: str) -> Path:
+    """An option: a directory that holds tiedreq."""
+    path = Path(text).resolve()
+    if not (path / "tiedreq" / "__init__.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} holds no tiedreq/__init__.py; unpack a wheel there")
+    return path
+
+
 def arguments() -> argparse.Namespace:
     options = parser("bench_rpc", "Measure calls over real sockets beside grpc.aio, bare WebSockets and bare TCP.")
     names = ", ".join(SUBJECTS)
@@ -111,6 +123,12 @@ def arguments() -> argparse.Namespace:
         "--in-flight", type=wholes, metavar="N[,N…]", help=f"calls at the same time ({IN_FLIGHT_DEFAULT})"
     )
     options.add_argument("--only", metavar="NAME[;NAME…]", help=f"measure these alone: {names}")
+    options.add_argument(
+        "--beside",
+        type=installation,
+        metavar="DIR",
+        help="measure the tiedreq in DIR (an unpacked wheel) too",
+    )
     options.add_argument("--quick", action="store_true", help="a minute's worth: small payloads, 1 and 64 in flight")
     chosen = options.parse_args()
     defaults = {
@@ -126,6 +144,10 @@ def arguments() -> argparse.Namespace:
     for name in chosen.subjects:
         if name not in SUBJECTS:
             options.error(f"argument --only: {name!r} is not one of {names}")
+    chosen.turns = {name: SUBJECTS[name] for name in chosen.subjects}
+    if chosen.beside is not None:
+        ours = [name for name in chosen.subjects if SUBJECTS[name][0] == "tiedreq"]
+        chosen.turns |= {f"{name}, beside": ("beside", SUBJECTS[name][1]) for name in ours}
     return chosen
 
 
@@ -133,10 +155,9 @@ def run(options: argparse.Namespace, subjects: dict[str, Subject]) -> dict[Cell,
     """All cells, one after another; in each the subjects take turns."""
     cells: dict[Cell, dict[str, list[Measurement]]] = {}
     for cell in [(size, flight) for size in options.sizes for flight in options.in_flight]:
-        measured: dict[str, list[Measurement]] = {name: [] for name in options.subjects}
+        measured: dict[str, list[Measurement]] = {name: [] for name in options.turns}
         for _ in range(options.rounds):
-            for name in options.subjects:
-                kind, policy = SUBJECTS[name]
+            for name, (kind, policy) in options.turns.items():
                 measured[name].append(measure(subjects[kind], policy, cell, options.seconds))
         cells[cell] = measured
     return cells
@@ -146,8 +167,8 @@ def main() -> int:
     options = arguments()
     from _bench_peers import Subject  # what it compares with takes a while to import
 
-    kinds = dict.fromkeys(SUBJECTS[name][0] for name in options.subjects)
-    subjects = {kind: Subject(kind) for kind in kinds}
+    kinds = dict.fromkeys(kind for kind, _ in options.turns.values())
+    subjects = {kind: Subject("tiedreq", options.beside) if kind == "beside" else Subject(kind) for kind in kinds}
     try:
         cells = run(options, subjects)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,18 @@ def test_calls_over_sockets_beside_their_peers(tmp_path: Path) -> None:
             assert rows[f"{subject}, 200 B, {flight} in flight: p50"]["value"] > 0
 
 
+@pytest.mark.system
+def test_another_build_takes_its_turns(tmp_path: Path) -> None:
+    copy = shutil.copytree(ROOT / "tiedreq", tmp_path / "tiedreq", ignore=shutil.ignore_patterns("__pycache__"))
+    options = [*"--rounds 1 --seconds 0.3 --sizes 200 --in-flight 4 --only plain --beside".split(), str(tmp_path)]
+    rows = rows_of("rpc", tmp_path / "rows.json", *options)
+    for subject in ("plain", "plain, beside"):
+        assert rows[f"{subject}, 200 B, 4 in flight: calls"]["value"] > 0
+    (copy / "__init__.py").write_text("raise SystemExit('this is the other one')\n")
+    done = bench("rpc", *options)
+    assert done.returncode == 1 and "tiedreq: a process of it ended early" in done.stderr
+
+
 def test_steps_of_the_cores(tmp_path: Path) -> None:
     rows = rows_of("core", tmp_path / "rows.json", *"--rounds 1 --lengths 5,50".split())
     assert rows["drop from a queue of 50"]["ratio_to"] == "drop from a queue of 5"
@@ -66,6 +79,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
         ("rpc", ["--in-flight", "4,x"]),
         ("rpc", ["--only", "plain;nonsense"]),
         ("rpc", ["--seconds", "nan"]),
+        ("rpc", ["--beside", "scripts"]),
         ("core", ["--lengths", "10,-1"]),
         ("memory", ["--calls", "many"]),
     ],
