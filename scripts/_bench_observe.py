@@ -14,8 +14,8 @@ import gc
 import logging
 import time
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -49,9 +49,29 @@ def make_service(work: float = 0.0) -> tiedreq.Service:
     return service
 
 
+class Cluster:
+    """Two replicas and a client of theirs. ``pauses`` is what measures the loop, which all clusters here share."""
+
+    def __init__(self, client: tiedreq.Client, handles: list[tiedreq.ReplicaHandle]) -> None:
+        self.client = client
+        observers = [handle._server.observer for handle in handles]
+        self.pauses = [observer.pauses for observer in observers if observer is not None]
+
+    @contextmanager
+    def having_its_turn(self) -> Iterator[tiedreq.Client]:
+        """Its loop is measured, and that of nobody else: they are out of turn, and have let go of it."""
+        for pauses in self.pauses:
+            trio.lowlevel.add_instrument(pauses)
+        try:
+            yield self.client
+        finally:
+            for pauses in self.pauses:
+                trio.lowlevel.remove_instrument(pauses)
+
+
 @asynccontextmanager
-async def cluster(observe: Observe | None, service: tiedreq.Service) -> AsyncIterator[tiedreq.Client]:
-    """Two replicas and a client of theirs."""
+async def cluster(observe: Observe | None, service: tiedreq.Service) -> AsyncIterator[Cluster]:
+    """Start two replicas and connect a client."""
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(trio.open_nursery())
         handles: list[tiedreq.ReplicaHandle] = []
@@ -62,7 +82,12 @@ async def cluster(observe: Observe | None, service: tiedreq.Service) -> AsyncIte
             handle.set_peers(peers)
         async with tiedreq.connect(list(peers.values()), observe=observe) as client:
             await trio.sleep(1.0)  # until the replicas have measured their links
-            yield client
+            made = Cluster(client, handles)
+            for pauses in made.pauses:
+                trio.lowlevel.remove_instrument(pauses)
+            yield made
+            for pauses in made.pauses:
+                trio.lowlevel.add_instrument(pauses)
         nursery.cancel_scope.cancel()
 
 
@@ -90,12 +115,13 @@ async def measure(rounds: int, calls: int, flight: int, work: float) -> list[Row
         cluster(Observe(), service) as observed,
         cluster(None, service) as control,
     ):
-        clients = [(NOT_OBSERVED, unobserved), (OBSERVED, observed), (CONTROL, control)]
+        clusters = [(NOT_OBSERVED, unobserved), (OBSERVED, observed), (CONTROL, control)]
         gc.freeze()
         for round_ in range(rounds + 1):
             for name, policy in policies.items():
-                for kind, client in clients[round_ % 3 :] + clients[: round_ % 3]:
-                    taken = await turn(client, policy, calls, flight)
+                for kind, one in clusters[round_ % 3 :] + clusters[: round_ % 3]:
+                    with one.having_its_turn() as client:
+                        taken = await turn(client, policy, calls, flight)
                     if round_:  # the first one warms up
                         values.setdefault((name, kind), []).append(taken)
     rows: list[Row] = []

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 import tiedreq
 from tests.observe.services import make_service
+from tiedreq.observe import clock
 from tiedreq.observe.replica import ReplicaObserver
 from tiedreq.observe.ring import Ring
+from tiedreq.observe.stories import parse_call_id
 from tiedreq.testing import LocalCluster
 
 PAIR = Struct("<BQ")
@@ -104,6 +106,49 @@ async def test_what_a_call_carries_is_not_kept(autojump_clock: Any) -> None:
         await client.call("carry", 10)
         assert len(client.observer.fresh) == 1
         assert client.observer.snapshot()["methods"][0]["calls"] == 3 and not client.observer.fresh
+
+
+async def test_what_a_copy_carries_is_not_kept(autojump_clock: Any) -> None:
+    """The same at the replica, where arguments are large; and what is held is digested within a quarter of a second."""
+    service = tiedreq.Service("carrier")
+
+    @service.method(idempotent=True)
+    async def carry(ctx: tiedreq.Context, args: Any) -> None:
+        pass
+
+    cluster = LocalCluster(service, replicas=1)
+    async with cluster as client:
+        observer = cluster.handles["r0"]._server.observer
+        assert observer is not None
+        await client.call("carry", 1)
+        await client.call("carry", bytes(100_000))
+        assert not observer.retired and len(observer.ring) == 2
+        await client.call("carry", bytes(100))
+        assert len(observer.retired) == 1 and len(observer.ring) == 2
+        await trio.sleep(0.3)
+        assert not observer.retired and len(observer.ring) == 3
+        await client.call("carry", 1)
+        assert (await client.inquire("snapshot"))["r0"]["methods"]["carry"]["answered"] == 4, "what waits is counted"
+
+
+async def test_notices_have_their_times_and_peers(autojump_clock: Any) -> None:
+    """Also those that are not digested before their link is lost."""
+    cluster = LocalCluster(make_service(), replicas=2, mesh_latency=0.01)
+    async with cluster as client:
+        await client.tied_call("nap", 0.001)  # the first records are digested one by one
+        await trio.sleep(0.3)
+        began = trio.current_time()
+        reply = await client.request("nap", 0.1, policy=tiedreq.Tied(backup=None, stagger=0.0))
+        said = cluster.handles[reply.replica]._server.observer
+        other = next(name for name in cluster.names if name != reply.replica)
+        assert said is not None
+        cluster.stop(other)
+        await trio.sleep(2.0)
+        call = parse_call_id(reply.call_id)
+        assert call is not None
+        told = [event for event in said.story(call)["events"] if event["what"] == "notice sent"]
+    assert {event["peer"] for event in told} == {other}
+    assert told[0]["at"] - clock.offset() == pytest.approx(began, abs=0.02)
 
 
 async def test_a_call_with_many_copies_is_kept_as_it_was(autojump_clock: Any) -> None:

@@ -189,9 +189,8 @@ class ReplicaServer(LinkOwner):
                         self._execute(command)
         finally:
             self._processing = False
-            if core.retired and observer is not None:
-                observer.retired(core.retired, now)
-                core.retired.clear()
+            if observer is not None and len(observer.retired) + len(observer.said) != observer.timed:
+                observer.frame_over(now)
         wake_at = core.wake_at
         if wake_at is not None and wake_at < self._waking_at:
             self._waking_at = wake_at
@@ -203,8 +202,8 @@ class ReplicaServer(LinkOwner):
             link = self.links.get(command.link)  # type: ignore[union-attr]
             if link is not None:
                 self._send(link, command.message)  # type: ignore[union-attr]
-                if kind is SendPeer and self.observer is not None and link.peer is not None:
-                    self.observer.sent(link.peer.name, command.message)  # type: ignore[union-attr]
+                if kind is SendPeer and self.observer is not None:
+                    self.observer.said.append((link, command.message))  # type: ignore[union-attr]
         elif isinstance(command, StartWork):
             self.executor.start(command)
         elif isinstance(command, StopWork):
@@ -271,6 +270,8 @@ class ReplicaServer(LinkOwner):
         """See ``LinkOwner``."""
         self.links.pop(down.link_id, None)
         peer = link.peer
+        if self.observer is not None:
+            self.observer.digest()  # while the link still knows its peer
         if peer is not None and peer.role == "replica":
             self.peers.went_down(link, peer.name, down)
             self._take(PeerLost(down.link_id))
@@ -290,7 +291,7 @@ class ReplicaServer(LinkOwner):
         else:
             events = peer_events(link.id, messages)
             if peer is not None and self.observer is not None:
-                self.observer.heard(peer.name, messages)
+                self.observer.hear(peer.name, messages)
         try:
             self._feed_all(events)
         except RemoteViolation as violation:

@@ -28,14 +28,18 @@ class PausesView(TypedDict):
     max: float | None
 
 
+BATCH = 256
+
+
 class LoopPauses(trio.abc.Instrument):
-    """Measures while ``run`` runs."""
+    """Measures while ``run`` runs. Pauses are counted ``BATCH`` at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._time = clock
         self._began = self._since = self._time()
         self._now, self._before = Histogram(), Histogram()
         self._longest = self._longest_before = 0.0
+        self._fresh: list[float] = []
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -53,10 +57,17 @@ class LoopPauses(trio.abc.Instrument):
     def before_io_wait(self, timeout: float) -> None:
         """See ``trio.abc.Instrument``: the loop looks at the sockets, and may wait."""
         now = self._time()
-        took = now - self._began
-        self._now.add(took)
-        if took > self._longest:
-            self._longest = took
+        self._fresh.append(now - self._began)
+        if len(self._fresh) >= BATCH or now - self._since >= WINDOW_SECONDS:
+            self._count(now)
+
+    def _count(self, now: float) -> None:
+        fresh, histogram = self._fresh, self._now
+        if fresh:
+            self._longest = max(self._longest, *fresh)
+            for took in fresh:
+                histogram.add(took)
+            fresh.clear()
         if now - self._since >= WINDOW_SECONDS:
             self._before, self._now = self._now, Histogram()
             self._longest_before, self._longest = self._longest, 0.0
@@ -64,6 +75,7 @@ class LoopPauses(trio.abc.Instrument):
 
     def view(self) -> PausesView:
         """What was measured."""
+        self._count(self._time())
         counts = [new + old for new, old in zip(self._now.counts, self._before.counts, strict=True)]
         count, longest = sum(counts), max(self._longest, self._longest_before)
         if not count:

@@ -1,11 +1,12 @@
 """What a replica remembers of what it did: rings of copies that ended and of notices, and counts per method.
 
-What is on the path of every copy does little: it packs a record. What the records say is counted ``BATCH`` of them at a
-time, which takes a third of what it takes one by one. Payloads are never kept, and nothing is copied that the core can
-be asked for: what waits and runs, counters, endings.
+What is on the path of every copy does next to nothing: it keeps references to what is there already, the copies that
+ended and the messages that were said and heard. They are counted and packed into the rings ``BATCH`` at a time, which
+takes a fraction of what it takes one by one. Payloads are never kept longer, and nothing is copied that the core can be
+asked for: what waits and runs, counters, endings.
 
 Invariants: the rings have a fixed size; the table of methods is that of the service; at most ``PEERS_MAX`` names of
-peers are known, the rest share one; no record is overwritten before it was counted.
+peers are known, the rest share one; what is held for the next digest is bounded in number, bytes and time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from contextvars import Context
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -33,18 +35,20 @@ from tiedreq.observe.stories import CALL, HEARD, NO_METHOD, NOTICE, RECORD, Repl
 from tiedreq.service import Service
 
 if TYPE_CHECKING:
+    from tiedreq.net.link import Link
     from tiedreq.net.server import ReplicaServer
 
 RECORDS_DEFAULT = 16_384
 PEERS_MAX = 4_096
 OTHERS = "(others)"
 BATCH = 64
-RECORD_SIZE = RECORD.size
+HEAVY_BYTES = 16_384
+"""A copy with arguments beyond that is digested with the frame that ends it."""
+RECORD_SIZE, NOTICE_SIZE = RECORD.size, NOTICE.size
 DONE, FAILED = CopyState.DONE, CopyState.FAILED
-_ANSWERS = int(DONE), int(FAILED)
 _WORDS: dict[type, int] = {kind: word for word, kind in enumerate((Started, Next, Claim, Granted, Denied))}
 """What ``NOTICE_WORDS`` stand for."""
-_pack = RECORD.pack_into
+_pack, _pack_notice = RECORD.pack_into, NOTICE.pack_into
 
 logger = logging.getLogger("tiedreq.replica")
 
@@ -97,7 +101,7 @@ class ReplicaObserver:
     def __init__(
         self, server: ReplicaServer, service: Service, *, cluster: str, records: int = RECORDS_DEFAULT
     ) -> None:
-        self.lag = LoopLag()
+        self.lag = LoopLag(self.digest)  # for what comes with no frame, or stands alone
         self.pauses = LoopPauses()
         self.ring = Ring(RECORD_SIZE, records)
         self.notices = Ring(NOTICE.size, records)
@@ -111,55 +115,99 @@ class ReplicaObserver:
         self._rows = {name: row for row, name in enumerate(self._methods)}
         self._no_method = _Executions()
         self._peers: dict[str, int] = {}
-        self._counted = 0
-        self._due = 0
-        self._count()
-        server.core.retired = []
+        self.said: list[tuple[Link, Message]] = []
+        """What the core has said to peers since the last digest."""
+        self._heard: list[tuple[float, str, list[Message]]] = []  # frames of peers since then
+        self.retired: list[HeldCopy] = []
+        """The copies that have ended since then: the core puts them here."""
+        self._frames: list[tuple[float, int, int]] = []  # when one was over, how many copies ended, how much was said
+        self._ended = 0  # so many of those that ended belong to frames that are over
+        self.timed = 0
+        """And so many of both. Where there are more at the end of a frame, ``frame_over`` is to be told."""
+        self._due = 1
+        server.core.retired = self.retired
 
     # ---- on the path of every message -------------------------------------------------------------------------
 
-    def retired(self, copies: Iterable[HeldCopy], now: float) -> None:
-        """These copies ended at ``now``. Told once for all that one frame brought about."""
-        ring, rows = self.ring, self._rows
+    def frame_over(self, now: float) -> None:
+        """What one frame brought about was carried out, at ``now``: what ended and was said then has its time."""
+        ended, said = len(self.retired), len(self.said)
+        before = self._ended
+        self._frames.append((now, ended - before, said + before - self.timed))
+        self._ended, self.timed = ended, ended + said
+        if ended > before and max([len(held.submit.payload) for held in self.retired[before:]]) > HEAVY_BYTES:
+            self._due = 0
+        if ended + said >= self._due:
+            self.digest()
+
+    def hear(self, peer: str, messages: list[Message]) -> None:
+        """What ``peer`` said, in one frame."""
+        self._heard.append((trio.current_time(), peer, messages))
+        if len(self._heard) >= self._due:
+            self.digest()
+
+    # ---- several at a time ------------------------------------------------------------------------------------
+
+    def digest(self) -> None:
+        """Count and keep what has come since the last time.
+
+        A copy that has ended is held until then, with its arguments: for a quarter of a second at most, and only until
+        the frame is over if these are large (``HEAVY_BYTES``), or where spans or a debug log wait for it.
+        """
+        tracer, in_detail = self._server.executor.tracer, logger.isEnabledFor(logging.DEBUG)
+        self._due = 1 if in_detail or tracer is not None else BATCH
+        retired, said = self.retired, self.said
+        if len(retired) + len(said) != self.timed:  # of a frame that is not over: it asks for a snapshot
+            ended = len(retired) - self._ended
+            self._frames.append((trio.current_time(), ended, len(retired) + len(said) - self.timed - ended))
+        copies, notices = iter(retired), iter(said)
+        for now, ended, told in self._frames:
+            if ended:
+                self._keep(islice(copies, ended), now)
+            for link, message in islice(notices, told):
+                self._note(now, link.peer.name if link.peer is not None else OTHERS, (message,), 0)
+        for now, peer, messages in self._heard:
+            self._note(now, peer, messages, HEARD)
+        if in_detail or tracer is not None:
+            for held in retired:
+                if held.state is not DONE and held.state is not FAILED:
+                    self._in_vain(held, tracer)
+        for pending in (retired, said, self._heard, self._frames):
+            pending.clear()
+        self._ended = self.timed = 0
+
+    def _keep(self, copies: Iterable[HeldCopy], now: float) -> None:
+        """Count and keep copies that ended at ``now``."""
+        ring, rows, known = self.ring, self._rows, self._known
         for held in copies:
-            submit, state = held.submit, held.state
+            submit, state, arrived, started = held.submit, held.state, held.arrived_at, held.started_at
             row = rows.get(submit.method, NO_METHOD)
-            _pack(
-                ring.block,
-                ring.at,
-                now,
-                held.arrived_at,
-                held.started_at,
-                row,
-                submit.kind,
-                state,
-                held.cause,
-                *submit.copy,
-            )
+            _pack(ring.block, ring.at, now, arrived, started, row, submit.kind, state, held.cause, *submit.copy)
             ring.at += RECORD_SIZE
-            if ring.at == self._due:
-                self._count()
-            if state is not DONE and state is not FAILED:
-                self._in_vain(held)
+            if ring.at == len(ring.block):
+                ring.at, ring.full = 0, True
+            executions = known[row] if row != NO_METHOD else self._no_method
+            if state is DONE or state is FAILED:
+                service, waited = now - started, started - arrived
+                executions.ends[state] += 1
+                executions.service.counts[bisect_left(BOUNDS, service)] += 1
+                executions.service.sum += service
+                executions.queue_wait.counts[bisect_left(BOUNDS, waited)] += 1
+                executions.queue_wait.sum += waited
+            elif started != NEVER:
+                executions.ends[state] += 1
+                executions.wasted_busy += now - started
 
-    def sent(self, peer: str, message: Message) -> None:
-        """``message`` goes to ``peer``."""
-        self._noted(peer, (message,), 0)
-
-    def heard(self, peer: str, messages: Iterable[Message]) -> None:
-        """``messages`` came from ``peer``."""
-        self._noted(peer, messages, HEARD)
-
-    def _noted(self, peer: str, messages: Iterable[Message], heard: int) -> None:
-        ring, now = self.notices, trio.current_time()
-        number = self._peers.get(peer)
+    def _note(self, now: float, peer: str, messages: Iterable[Message], heard: int) -> None:
+        """Keep the notices among ``messages``."""
+        ring, number = self.notices, self._peers.get(peer)
         if number is None:
             number = self._number(peer)
         for message in messages:
             word = _WORDS.get(type(message))
             if word is not None:
-                NOTICE.pack_into(ring.block, ring.at, now, number, word | heard, *message.copy)  # type: ignore[union-attr]
-                ring.at += ring.size
+                _pack_notice(ring.block, ring.at, now, number, word | heard, *message.copy)  # type: ignore[union-attr]
+                ring.at += NOTICE_SIZE
                 if ring.at == len(ring.block):
                     ring.at, ring.full = 0, True
 
@@ -168,35 +216,11 @@ class ReplicaObserver:
             return self._peers.setdefault(peer, len(self._peers))
         return self._peers.setdefault(OTHERS, len(self._peers))
 
-    def _in_vain(self, held: HeldCopy) -> None:
-        tracer = self._server.executor.tracer
+    @staticmethod
+    def _in_vain(held: HeldCopy, tracer: ReplicaTracer | None) -> None:
         if tracer is not None:
             tracer.copy_ends(held)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("copy %s ends %s: %s", held.id, held.state.label, held.cause.label)
-
-    # ---- counting ---------------------------------------------------------------------------------------------
-
-    def _count(self) -> None:
-        """Count what was recorded since the last time."""
-        ring, known = self.ring, self._known
-        for record in RECORD.iter_unpack(memoryview(ring.block)[self._counted : ring.at]):
-            ended, arrived, started, row, _, state, *_ = record
-            executions = known[row] if row != NO_METHOD else self._no_method
-            if state in _ANSWERS:
-                service, waited = ended - started, started - arrived
-                executions.ends[state] += 1
-                executions.service.counts[bisect_left(BOUNDS, service)] += 1
-                executions.service.sum += service
-                executions.queue_wait.counts[bisect_left(BOUNDS, waited)] += 1
-                executions.queue_wait.sum += waited
-            elif started != NEVER:
-                executions.ends[state] += 1
-                executions.wasted_busy += ended - started
-        if ring.at == len(ring.block):
-            ring.at, ring.full = 0, True
-        self._counted = ring.at
-        self._due = min(ring.at + BATCH * RECORD_SIZE, len(ring.block))
+        logger.debug("copy %s ends %s: %s", held.id, held.state.label, held.cause.label)
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 
@@ -211,13 +235,14 @@ class ReplicaObserver:
 
     def story(self, call: CallId) -> ReplicaStory:
         """What the rings still hold about one call."""
+        self.digest()
         name, held = self._server.identity.name, self._server.core.copies_of(call)
         offset, peers = clock.offset(), list(self._peers)
         return replica_story(name, self.ring, self.notices, call, offset, self._names, peers, held)
 
     def snapshot(self) -> ReplicaSnapshot:
         """The replica now."""
-        self._count()
+        self.digest()
         server, core = self._server, self._server.core
         status = server.status()
         running = Counter(held.submit.method for held in core.executing() if held.state is CopyState.RUNNING)
