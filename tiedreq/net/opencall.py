@@ -192,10 +192,7 @@ class OpenCall:
         assert self.outcome is not None
         outcome, request = self.outcome, self.core.request
         call_id, attempts = str(request.id), self.attempts()
-        where = (
-            ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts)
-            or NOT_SENT
-        )
+        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or NOT_SENT
         name = f"call {call_id} of {request.method!r}"
         match outcome.kind:
             case OutcomeKind.FAILED:
