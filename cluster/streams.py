@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import trio
@@ -33,10 +33,11 @@ from rich.console import Console
 from rich.table import Table
 
 import tiedreq
-from cluster.compare.document import check_target
+from cluster.compare.document import json_target, write_json
+from cluster.compare.interrupted import interruptible
 from tiedreq.core.policy import Backup, Hedged, Plain, Policy, Tied
-from tiedreq.errors import BadOption
 from tiedreq.laws import parse_law
+from tiedreq.net.edge import no_groups
 
 service = tiedreq.Service("models")
 """What the replicas serve: see ``generate``."""
@@ -291,7 +292,7 @@ def replicas_up(scenario: Scenario, state: Path) -> Iterator[dict[str, Any]]:
             launcher.kill()
 
 
-def show(scenario: Scenario, found: list[dict[str, Any]], turns: dict[str, Turn], seconds: float) -> None:
+def show(scenario: Scenario, found: list[dict[str, Any]], turns: dict[str, Turn], seconds: float, file: TextIO) -> None:
     """The table, and the first error of each policy."""
     told = f"{scenario.name}: {scenario.replicas} replicas of {scenario.slots} slots, {seconds:.0f} s"
     table = Table(title=f"{told}; first item in ms")
@@ -302,7 +303,7 @@ def show(scenario: Scenario, found: list[dict[str, Any]], turns: dict[str, Turn]
         table.add_column(heading, justify="left" if column == "policy" else "right")
     for row in found:
         table.add_row(*(str(row[column]) for column in columns))
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(file=file, width=None if file.isatty() else 120)
     console.print(table)
     for name, turn in turns.items():
         if turn.told:
@@ -314,26 +315,32 @@ def show(scenario: Scenario, found: list[dict[str, Any]], turns: dict[str, Turn]
 @click.option("--calls", default=2000, show_default=True, type=click.IntRange(1, 1_000_000), help="For each policy.")
 @click.option("--blocks", default=5, show_default=True, type=click.IntRange(1, 1000), help="Turns of each policy.")
 @click.option("--seed", default=1, show_default=True, help="Of arrivals and pauses.")
-@click.option("--json", "target", metavar="FILE", help="Write the rows there.")
+@click.option(
+    "--json", "target", metavar="FILE", callback=json_target, help="Write the rows there; - is standard output."
+)
 def main(name: str, calls: int, blocks: int, seed: int, target: str | None) -> None:
     """Compare tied, hedged and plain streams on live replicas.
 
     SCENARIO is cold-cache or busy-models.
     """
-    if target is not None:
-        try:
-            check_target(Path(target), "json")
-        except BadOption as error:
-            raise click.UsageError(str(error)) from None
     scenario, began = SCENARIOS[name], time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, replicas_up(scenario, Path(folder)) as cluster:
+    with (
+        interruptible(lambda: "before the end"),
+        tempfile.TemporaryDirectory() as folder,
+        replicas_up(scenario, Path(folder)) as cluster,
+    ):
         bench = Bench(scenario, cluster, seed)
-        trio.run(bench.run, Path(folder), calls, blocks)
+        with no_groups():
+            trio.run(bench.run, Path(folder), calls, blocks)
     found = rows(scenario, bench.turns)
-    show(scenario, found, bench.turns, time.monotonic() - began)
+    show(scenario, found, bench.turns, time.monotonic() - began, sys.stderr if target == "-" else sys.stdout)
     if target is not None:
         options = {"calls": calls, "blocks": blocks, "seed": seed, **asdict(scenario)}
-        Path(target).write_text(json.dumps({"schema": 1, "options": options, "rows": found}, indent=2) + "\n")
+        document = {"schema": 1, "options": options, "rows": found}
+        if target == "-":
+            print(json.dumps(document))
+        else:
+            write_json(document, Path(target))
 
 
 if __name__ == "__main__":

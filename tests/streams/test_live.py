@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,25 @@ async def test_over_sockets() -> None:
 def test_the_command_says_before_it_runs_where_a_file_can_t_be_written(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["cold-cache", "--json", str(tmp_path / "nowhere" / "rows.json")])
     assert told.exit_code == 2 and "nowhere is no directory" in told.output
+
+
+@pytest.mark.system
+def test_ctrl_c_ends_the_command_in_one_line(tmp_path: Path) -> None:
+    command, environment = (
+        [sys.executable, "-m", "cluster.streams", "cold-cache"],
+        {**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        limit = time.monotonic() + 60
+        while not list(tmp_path.glob("*/cluster.json")):
+            assert time.monotonic() < limit and running.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)  # most times calls are under way by then; it is right at any time
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (130, "", "interrupted before the end\n")
 
 
 @pytest.mark.system
