@@ -146,7 +146,7 @@ def where_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--cluster",
             metavar="FILE",
-            help="The cluster file.  [default: $TIEDREQ_CLUSTER, else ./.tiedreq/cluster.json]",
+            help="The cluster file, or a list of replicas.  [default: $TIEDREQ_CLUSTER, else ./.tiedreq/cluster.json]",
         ),
     ):
         function = option(function)
@@ -265,7 +265,7 @@ def read_where(
     if cluster is not None and "://" in cluster:
         raise click.UsageError(f"--cluster: {cluster!r} is no file; addresses go to --replicas")
     if replicas is not None and "://" not in replicas:
-        raise click.UsageError(f"--replicas: {replicas!r} is no address; a cluster file goes to --cluster")
+        raise click.UsageError(f"--replicas: {replicas!r} is no address; a file goes to --cluster")
     own = certificate_of(tls_cert, tls_key)
     return Where(
         replicas=cluster if cluster is not None else replicas,

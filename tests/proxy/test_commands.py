@@ -39,6 +39,7 @@ FRONT = ("front", "--replicas", "ws://127.0.0.1:1")
         ((*FRONT, "--tie", "GET:a"), "tie: 'GET:a' is not METHOD, /PATH or METHOD:/PATH"),
         ((*FRONT, "--once", ""), "once: '' is not METHOD"),
         ((*FRONT, "--timeout", "0s"), "--timeout"),
+        (("front", "--replicas", "members.txt"), "'members.txt' is no address; a file goes to --cluster"),
         ((*FRONT, "--stagger", "5"), "has no unit; write for example 5ms"),
         ((*FRONT, "--listen", "nowhere"), "must be host:port"),
         (("front", "--replicas", "here"), "is no address"),
