@@ -92,3 +92,31 @@ async def test_a_replica_shows_them() -> None:
         await trio.sleep(0.01)
         longest = cluster.handles["r0"].snapshot()["loop_pauses"]["max"]
         assert longest is not None and longest >= 0.05
+
+
+async def test_replicas_on_one_loop_measure_it_once() -> None:
+    assert LoopPauses.of_this_loop() is LoopPauses.of_this_loop()
+    clock = Time()
+    pauses = LoopPauses(clock)
+    async with trio.open_nursery() as nursery:
+        first, second = trio.CancelScope(), trio.CancelScope()
+
+        async def run(scope: trio.CancelScope) -> None:
+            with scope:
+                await pauses.run()
+
+        for scope in (first, second):
+            nursery.start_soon(run, scope)
+        await wait_all_tasks_blocked()
+        await clock.blocked(0.0)
+        first.cancel()
+        await wait_all_tasks_blocked()
+        before = pauses.view()["count"]
+        await clock.blocked(0.2)
+        assert pauses.view()["max"] == pytest.approx(0.2), "the second one still measures"
+        assert before < pauses.view()["count"]
+        second.cancel()
+        await wait_all_tasks_blocked()
+        count = pauses.view()["count"]
+        await clock.blocked(0.3)
+        assert pauses.view()["count"] == count

@@ -32,7 +32,7 @@ BATCH = 256
 
 
 class LoopPauses(trio.abc.Instrument):
-    """Measures while ``run`` runs. Pauses are counted ``BATCH`` at a time."""
+    """Measures while ``run`` runs, in however many tasks. Pauses are counted ``BATCH`` at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._time = clock
@@ -40,15 +40,29 @@ class LoopPauses(trio.abc.Instrument):
         self._now, self._before = Histogram(), Histogram()
         self._longest = self._longest_before = 0.0
         self._fresh: list[float] = []
+        self._users = 0
+
+    @classmethod
+    def of_this_loop(cls) -> LoopPauses:
+        """The one that all replicas of this Trio program share: what they measure is the same."""
+        pauses = _of_this_loop.get()
+        if pauses is None:
+            pauses = cls()
+            _of_this_loop.set(pauses)
+        return pauses
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        self._began = self._time()
-        trio.lowlevel.add_instrument(self)
+        self._users += 1
+        if self._users == 1:
+            self._began = self._time()
+            trio.lowlevel.add_instrument(self)
         try:
             await trio.sleep_forever()
         finally:
-            trio.lowlevel.remove_instrument(self)
+            self._users -= 1
+            if not self._users:
+                trio.lowlevel.remove_instrument(self)
 
     def after_io_wait(self, timeout: float) -> None:
         """See ``trio.abc.Instrument``: the loop goes on with what it found."""
@@ -85,3 +99,6 @@ class LoopPauses(trio.abc.Instrument):
             return min(quantile(counts, wanted) or 0.0, longest)
 
         return PausesView(count=count, p99=share(0.99), p999=share(0.999), max=longest)
+
+
+_of_this_loop: trio.lowlevel.RunVar[LoopPauses | None] = trio.lowlevel.RunVar("loop_pauses", default=None)

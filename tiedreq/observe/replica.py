@@ -102,7 +102,7 @@ class ReplicaObserver:
         self, server: ReplicaServer, service: Service, *, cluster: str, records: int = RECORDS_DEFAULT
     ) -> None:
         self.lag = LoopLag(self.digest)  # for what comes with no frame, or stands alone
-        self.pauses = LoopPauses()
+        self.pauses = LoopPauses.of_this_loop()
         self.ring = Ring(RECORD_SIZE, records)
         self.notices = Ring(NOTICE.size, records)
         self._server = server
