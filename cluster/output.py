@@ -182,6 +182,10 @@ def in_words(event: dict[str, Any]) -> str:
             return f"{event['replica']} is back at {event['url']} (process {event['pid']}) after {took}"
         case {"event": "replica_drained"}:
             return f"{event['replica']} (process {event['pid']}) has drained and stays down until it is restarted"
+        case {"event": "replica_joined"}:
+            return f"{event['replica']} joined at {event['url']} (process {event['pid']})"
+        case {"event": "replica_left"}:
+            return f"{event['replica']} (process {event['pid']}) has drained and left"
         case {"event": "stopped"}:
             return f"stopped: {event['reason']}"
     return json.dumps(event)

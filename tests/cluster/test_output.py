@@ -99,12 +99,15 @@ def test_events_go_to_one_output_or_the_other() -> None:
     [
         {"event": "replica_lost", "replica": "r1", "pid": 5, "reason": "exit code 1", "state": "failed"},
         {"event": "replica_restarted", "replica": "r1", "url": "ws://a:1", "pid": 6, "seconds": 0.5},
+        {"event": "replica_joined", "replica": "r1", "url": "ws://a:1", "pid": 6},
+        {"event": "replica_left", "replica": "r1", "pid": 6},
         {"event": "something", "new": 1},
     ],
 )
 def test_every_event_has_words(event: dict[str, Any]) -> None:
     words = in_words(event)
     assert words and "\n" not in words
+    assert words.startswith("{") is ("new" in event)
 
 
 def test_a_reader_that_stopped_reading_loses_logs_but_stops_nobody() -> None:

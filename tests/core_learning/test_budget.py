@@ -309,6 +309,18 @@ def test_lost_links_have_a_bucket_of_their_own() -> None:
     assert sent == LINK_LOST_BURST and budget.denied == 500 - sent
     assert not budget.try_spend(0.9) and budget.try_spend(1.0)
     for _ in range(100):
-        budget.earn()
+        budget.earn(0.01, 1.0)
     assert sum(budget.try_spend(1.0) for _ in range(20)) == 10
     assert sum(budget.try_spend(10_000.0) for _ in range(500)) == LINK_LOST_BURST
+
+
+@pytest.mark.parametrize(("rate", "busy"), [(1000.0, 0.02), (50.0, 20.0)], ids=["many calls", "long calls"])
+def test_a_lost_replica_may_take_along_as_many_as_are_under_way(rate: float, busy: float) -> None:
+    budget, now = LinkLostBudget(0.0), 0.0
+    for _ in range(20_000):
+        now += 1 / rate
+        budget.earn(busy, now)
+    under_way = rate * max(1.0, busy)
+    granted = sum(budget.try_spend(now) for _ in range(20_000))
+    assert under_way < granted <= 2.2 * under_way
+    assert sum(budget.try_spend(now + 1000.0) for _ in range(20_000)) == LINK_LOST_BURST, "it was long ago"

@@ -19,6 +19,7 @@ from tiedreq.core.budget import (
     FLOOR_SECONDS,
     HOLD_SECONDS,
     LINK_LOST_BURST,
+    LINK_LOST_HOLD_SECONDS,
     LINK_LOST_PER_SECOND,
     LINK_LOST_SHARE,
     RATE_SECONDS,
@@ -245,23 +246,39 @@ class LinkLostMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now, self.budget, self.denied = 0.0, LinkLostBudget(0.0), 0
-        self.full = self.balance = Fraction(LINK_LOST_BURST)
+        self.balance = Fraction(LINK_LOST_BURST)
         self.since = Fraction(0)
+        self.answers: list[tuple[float, int, float]] = []
 
     @rule(seconds=st.floats(0.0, 20.0))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(times=st.integers(1, 50))
-    def earn(self, times: int) -> None:
-        for _ in range(times):
-            self.budget.earn()
-            self.balance = min(self.full, self.balance + Fraction(LINK_LOST_SHARE))
+    def rates(self) -> tuple[float, float]:
+        """Answers, and busy seconds, per second: each by its age."""
+        parts = [(math.exp((at - self.now) / RATE_SECONDS) / RATE_SECONDS, *told) for at, *told in self.answers]
+        return math.fsum(part * times for part, times, _ in parts), math.fsum(
+            p * times * busy for p, times, busy in parts
+        )
+
+    @staticmethod
+    def full(rates: tuple[float, float]) -> Fraction:
+        return Fraction(max(LINK_LOST_BURST, LINK_LOST_HOLD_SECONDS * max(rates)))
+
+    @rule(times=st.integers(1, 50), busy=st.floats(0.0, 100.0))
+    def earn(self, times: int, busy: float) -> None:
+        answers, seconds = self.rates()
+        for number in range(1, times + 1):
+            self.budget.earn(busy, self.now)
+            rates = answers + number / RATE_SECONDS, seconds + number * busy / RATE_SECONDS
+            self.balance = min(self.full(rates), self.balance + Fraction(LINK_LOST_SHARE))
+        self.answers.append((self.now, times, busy))
 
     @rule(times=st.integers(1, 120))
     def spend(self, times: int) -> None:
         passed, self.since = Fraction(self.now) - self.since, Fraction(self.now)
-        self.balance = min(self.full, self.balance + passed * Fraction(LINK_LOST_PER_SECOND))
+        if passed > 0:
+            self.balance = min(self.full(self.rates()), self.balance + passed * Fraction(LINK_LOST_PER_SECOND))
         for _ in range(times):
             left = self.budget.try_spend(self.now)
             if abs(self.balance - 1) > Fraction(1, 10**6):

@@ -44,6 +44,7 @@ UNTIED_SECONDS = 1.0
 LINK_LOST_BURST = 100.0
 LINK_LOST_SHARE = 0.1
 LINK_LOST_PER_SECOND = 1.0
+LINK_LOST_HOLD_SECONDS = 2.0
 
 _NANO = 1_000_000_000
 
@@ -233,23 +234,44 @@ class LinkLostBudget:
     """Failovers after a lost link: copies that a lost replica took along, a small bucket of their own, in copies.
 
     It starts full with ``LINK_LOST_BURST`` (a replica that is lost takes along all that it was given), and earns
-    ``LINK_LOST_SHARE`` per answered call and ``LINK_LOST_PER_SECOND``. It stops a call that kills one replica after
-    another, and a link that comes and goes, from being retried without end.
+    ``LINK_LOST_SHARE`` per answered call and ``LINK_LOST_PER_SECOND``. It holds more where more calls are under way: as
+    many as were answered in ``LINK_LOST_HOLD_SECONDS``, or that many times the executions under way at once, as they
+    were over the last ``RATE_SECONDS``. It stops a call that kills one replica after another, and a link that comes and
+    goes, from being retried without end.
     """
 
     def __init__(self, now: float) -> None:
         self.balance = LINK_LOST_BURST
         self.denied = 0
         self._at = now
+        self._answered = 0.0  # per second
+        self._under_way = 0.0
+        self._faded_at = now
 
-    def earn(self) -> None:
-        """A call was answered."""
-        self.balance = min(LINK_LOST_BURST, self.balance + LINK_LOST_SHARE)
+    def _fade(self, now: float) -> None:
+        if now > self._faded_at:
+            kept = math.exp((self._faded_at - now) / RATE_SECONDS)
+            self._answered *= kept
+            self._under_way *= kept
+            self._faded_at = now
+
+    def capacity(self, now: float) -> float:
+        """How many copies it may hold."""
+        self._fade(now)
+        return max(LINK_LOST_BURST, LINK_LOST_HOLD_SECONDS * max(self._answered, self._under_way))
+
+    def earn(self, busy: float, now: float) -> None:
+        """A call was answered that took ``busy`` seconds of a handler."""
+        self._fade(now)
+        self._answered += 1 / RATE_SECONDS
+        if busy > 0 and math.isfinite(busy):
+            self._under_way += busy / RATE_SECONDS  # Little's law
+        self.balance = min(self.capacity(now), self.balance + LINK_LOST_SHARE)
 
     def try_spend(self, now: float) -> bool:
         """Take one; False (counted) when there is none."""
         if now > self._at:
-            self.balance = min(LINK_LOST_BURST, self.balance + (now - self._at) * LINK_LOST_PER_SECOND)
+            self.balance = min(self.capacity(now), self.balance + (now - self._at) * LINK_LOST_PER_SECOND)
             self._at = now
         if self.balance < 1 - 1e-9:
             self.denied += 1

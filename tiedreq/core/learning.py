@@ -199,7 +199,7 @@ class MethodLearning:
     def earned(self, busy: float, now: float) -> None:
         """An answer was taken of which the law is not to learn: its replica is on probation."""
         self.budget.earn(busy, now)
-        self.link_lost.earn()
+        self.link_lost.earn(busy, now)
 
     def stopped(self, elapsed: float, now: float) -> None:
         """A running copy was stopped ``elapsed`` after its start was known: it yielded, lost, or nobody waits."""

@@ -220,8 +220,6 @@ class OpenCall:
                 return UsageError(f"{name}: the replica says that it is a stream, or that it is none ({where})")
             case OutcomeKind.REJECTED:
                 return UnsafeToDuplicate(f"{name}: the replica says that it is not declared idempotent ({where})")
-            case OutcomeKind.CANCELLED:
-                return Unavailable(f"{name}: the client was closed ({where})", call_id=call_id, attempts=attempts)
         text = f"{name}: the replicas that had it were lost, and no other could take it ({where})"
         return Unavailable(text, call_id=call_id, attempts=attempts)
 
