@@ -50,12 +50,12 @@ def make_service(work: float = 0.0) -> tiedreq.Service:
 
 
 class Cluster:
-    """Two replicas and a client of theirs. ``pauses`` is what measures the loop, which all clusters here share."""
+    """Two replicas and a client of theirs. ``pauses`` is what measures the loop, once for both replicas."""
 
     def __init__(self, client: tiedreq.Client, handles: list[tiedreq.ReplicaHandle]) -> None:
         self.client = client
         observers = [handle._server.observer for handle in handles]
-        self.pauses = [observer.pauses for observer in observers if observer is not None]
+        self.pauses = list(dict.fromkeys(observer.pauses for observer in observers if observer is not None))
 
     @contextmanager
     def having_its_turn(self) -> Iterator[tiedreq.Client]:

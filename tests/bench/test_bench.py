@@ -97,3 +97,12 @@ def test_pauses_of_a_replica_at_half_load(tmp_path: Path) -> None:
     assert rows["rate"]["value"] > 0 and rows["pauses, longest"]["unit"] == "ms"
     for kind in ("pauses", "own pauses", "machine"):
         assert 0 < rows[f"{kind}, p99.9"]["value"] <= rows[f"{kind}, longest"]["value"] * 1.001
+
+
+@pytest.mark.system
+def test_what_observation_costs(tmp_path: Path) -> None:
+    rows = rows_of("observe", tmp_path / "rows.json", *"--rounds 2 --calls 10 --in-flight 4".split())
+    for policy in ("plain", "tied, sent at once"):
+        for kind in ("not observed", "observed", "not observed either"):
+            assert rows[f"{policy}, {kind}"]["value"] > 0
+        assert rows[f"{policy}, observed"]["ratio_to"] == f"{policy}, not observed"
