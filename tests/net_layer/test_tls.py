@@ -52,6 +52,7 @@ class TestTls:
         async with connected(OverTls()) as pair:
             pair.link.send(reply(1, 3_000_000))
             await pair.theirs.until(lambda: pair.theirs.messages)
+            assert pair.theirs.messages == [reply(1, 3_000_000)]
             pair.link.drop("test", "and again")
             await pair.ours.until(lambda: len(pair.ours.ups) == 2)
 
