@@ -103,6 +103,14 @@ def wholes(text: str) -> list[int]:
     return [whole(part) for part in text.split(",")]
 
 
+def installation(text: str) -> Path:
+    """An option: a directory that holds tiedreq."""
+    path = Path(text).resolve()
+    if not (path / "tiedreq" / "__init__.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} holds no tiedreq/__init__.py; unpack a wheel there")
+    return path
+
+
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
     made = argparse.ArgumentParser(prog=f"scripts/{name}", description=description)

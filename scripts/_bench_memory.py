@@ -41,6 +41,8 @@ COUNT_DEFAULT, CALLS_DEFAULT, ROUNDS_DEFAULT = 100_000, 1_000_000, 3
 QUICK = {"count": 10_000, "calls": 50_000, "rounds": 1}
 AT_ONCE = Tied(stagger=0.0)
 IN_FLIGHT = 64
+TIMEOUT = 86_400.0
+"""The process may be stopped meanwhile, to let others measure something."""
 WARM_SHARE = 0.2
 BYTES = "bytes"
 
@@ -114,7 +116,7 @@ class FixedOrder:
 service = tiedreq.Service("bench")
 
 
-@service.method(idempotent=True)
+@service.method(idempotent=True, timeout_max=TIMEOUT)
 async def echo(context: tiedreq.Context, value: Any) -> Any:
     """Returns what it is given."""
     return value
@@ -132,7 +134,7 @@ async def growth(calls: int) -> tuple[float, float]:
             if left == calls - int(WARM_SHARE * calls):
                 gc.collect()
                 early = process.memory_info().rss
-            await client.tied_call("echo", PAYLOAD, policy=AT_ONCE)
+            await client.tied_call("echo", PAYLOAD, policy=AT_ONCE, timeout=TIMEOUT)
 
     async with LocalCluster(service, replicas=2, mesh_latency=0.0) as client, trio.open_nursery() as nursery:
         for _ in range(IN_FLIGHT):

@@ -94,6 +94,7 @@ def serve(number: int, pipe: Connection) -> None:
             spare_the_loop()
             gc.callbacks.append(own.collected)
             trio.lowlevel.add_instrument(own)
+            handle.snapshot()  # from here on somebody looks
             while await trio.to_thread.run_sync(pipe.recv, abandon_on_cancel=True):
                 pipe.send((handle.snapshot()["loop_pauses"], own.taken()))
             nursery.cancel_scope.cancel()

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -236,6 +237,18 @@ def serve_tiedreq(number: int, pipe: Connection) -> None:
     trio.run(run)
 
 
+def serve_with_numpy(number: int, pipe: Connection) -> None:
+    """As ``serve_tiedreq``, in a program that has imported NumPy."""
+    import_module("numpy")
+    serve_tiedreq(number, pipe)
+
+
+def call_with_numpy(urls: list[str], turns: Connection) -> None:
+    """As ``call_tiedreq``, in a program that has imported NumPy."""
+    import_module("numpy")
+    call_tiedreq(urls, turns)
+
+
 def call_tiedreq(urls: list[str], turns: Connection) -> None:
     policies: dict[str, tiedreq.Policy] = {
         "plain": tiedreq.Plain(),
@@ -441,6 +454,7 @@ def call_tcp(ports: list[int], turns: Connection) -> None:
 
 KINDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "tiedreq": (serve_tiedreq, call_tiedreq),
+    "numpy": (serve_with_numpy, call_with_numpy),
     "grpc": (serve_grpc, call_grpc),
     "websocket": (serve_websocket, call_websocket),
     "tcp": (serve_tcp, call_tcp),

@@ -4,13 +4,16 @@ Four replicas of a web service that knows nothing of us, each a process of its o
 front, all on this machine.
 
 * What it adds: one request at a time, by turns to a random replica and through the front; the difference of the
-  medians.
+  medians. ``--at-sidecar`` asks one of the sidecars, which is a front as well, too.
 * Pauses: every replica is stopped for 200 ms every 5 s (SIGSTOP, SIGCONT), each at times of its own. Calls arrive at
   random times, whatever became of those before; a call's latency counts from its time of arrival. `direct` sends each
   to a random replica, `hedged` is `tiedreq.httpx.HedgedTransport` over the four, `sidecars` the front. They take turns,
   and have the same arrivals and the same work. A replica has so many places (`--slots`), whoever asks.
 
 `executions` are handlers that began, per call: the work that hedging and ties cost.
+
+``--beside DIR`` puts the sidecars and the front of another build of tiedreq beside the same replicas, and takes turns
+with them: DIR holds the package ``tiedreq``, as an unpacked wheel or a checkout does.
 
 Called by scripts/bench_proxy, inside the project's environment, in the checkout.
 """
@@ -21,148 +24,33 @@ import argparse
 import os
 import shlex
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import httpx
 import trio
-from _bench import Row, as_program, cpu_seconds, parser, positive, row, whole, write
+from _bench import Row, as_program, cpu_seconds, installation, parser, positive, row, whole, write
+from _bench_proxy_site import BESIDE, DIRECT, REPLICAS, SIDECARS, Plain, Site
 from rich.console import Console
 from rich.table import Table
 
 from tiedreq.httpx import HedgedTransport
-from tiedreq.proxy.upstream import HttpClient, UpstreamError, dial_tcp
+from tiedreq.proxy.upstream import UpstreamError
 
-SCRIPTS = Path(__file__).resolve().parent
 SERVER = "-m hypercorn _bench_proxy_app:app --workers 0 --log-level warning --bind 127.0.0.1:{port}"
 APP = f"{shlex.quote(sys.executable)} {SERVER}"
-REPLICAS = 4
 PAUSE_SECONDS, PAUSE_EVERY = 0.2, 5.0
-START_SECONDS = 60.0
 CALL_SECONDS = 10.0
 TURN_REQUESTS, WARM_TURNS = 20, 10
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
-HEDGED, SIDECARS, DIRECT = "hedged", "sidecars", "direct"
+HEDGED = "hedged"
 
 Ask = Callable[[str], Awaitable[None]]
-
-
-# ---- processes ------------------------------------------------------------------------------------------------
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
-
-
-@contextmanager
-def process(command: list[str], **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own, which ends with the block."""
-    child = subprocess.Popen(
-        command, cwd=SCRIPTS, env=os.environ | environment, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        yield child
-    finally:
-        for number in (signal.SIGCONT, signal.SIGTERM):
-            os.killpg(child.pid, number)
-        try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-
-
-def wait_for(ports: list[int]) -> None:
-    """Wait until something listens at each port. Raises ``TimeoutError``."""
-    limit = time.monotonic() + START_SECONDS
-    for port in ports:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1.0).close()
-                break
-            except OSError:
-                if time.monotonic() > limit:
-                    raise TimeoutError(f"nothing listens at port {port} after {START_SECONDS:g} s") from None
-                time.sleep(0.1)
-
-
-class Site:
-    """The replicas' processes and ports, and the front's port."""
-
-    def __init__(self, options: argparse.Namespace, stack: ExitStack) -> None:
-        ports = free_ports(2 * REPLICAS + 1)
-        self.ports, mesh, self.front = ports[:REPLICAS], ports[REPLICAS:-1], ports[-1]
-        self.groups: list[int] = []
-        self.ours: list[int] = []
-        for port in self.ports:
-            command = shlex.split(options.command.format(port=port))
-            self.groups.append(stack.enter_context(process(command, SLOTS=str(options.slots))).pid)
-        wait_for(self.ports)
-        tiedreq = [sys.executable, "-m", "tiedreq"]
-        quiet = ["--log-level", "error"]
-        peers = ",".join(f"r{number}=ws://127.0.0.1:{port}" for number, port in enumerate(mesh))
-        for number, (port, upstream) in enumerate(zip(mesh, self.ports, strict=True)):
-            where = ["--upstream", f"http://127.0.0.1:{upstream}", "--listen", f"127.0.0.1:{port}", "--peers", peers]
-            sidecar = ["--name", f"r{number}", "--slots", str(options.slots)]
-            self.ours.append(stack.enter_context(process([*tiedreq, "proxy", *where, *sidecar, *quiet])).pid)
-        wait_for(mesh)
-        replicas = ",".join(f"ws://127.0.0.1:{port}" for port in mesh)
-        front = ["front", "--listen", f"127.0.0.1:{self.front}", "--replicas", replicas]
-        self.ours.append(stack.enter_context(process([*tiedreq, *front, *quiet])).pid)
-        wait_for([self.front])
-
-
-# ---- who asks -------------------------------------------------------------------------------------------------
-
-
-class Plain:
-    """Requests to ports of this host, one chosen at random for each."""
-
-    def __init__(self, ports: list[int]) -> None:
-        self._host = [(b"host", b"127.0.0.1")]
-        self._clients = [HttpClient(dial_tcp("127.0.0.1", port, 5.0), idle_max=64) for port in ports]
-        self._random = Random(1)
-
-    async def ask(self, path: str) -> None:
-        """Make one request. Raises ``UpstreamError``."""
-        await self.text(self._random.choice(self._clients), path)
-
-    async def ready(self, path: str) -> None:
-        """Wait until a request is answered."""
-        with trio.fail_after(START_SECONDS):
-            while True:
-                try:
-                    return await self.ask(path)
-                except UpstreamError:
-                    await trio.sleep(0.2)
-
-    async def text(self, client: HttpClient, path: str) -> bytes:
-        """The body of an answer. Raises ``UpstreamError`` for any status but 200."""
-        response = await client.send(b"GET", path.encode(), self._host, b"", repeat=True)
-        try:
-            body = b""
-            while part := await response.receive():
-                body += part
-        finally:
-            await response.aclose()
-        if response.status != 200:
-            raise UpstreamError(f"status {response.status}: {body!r}")
-        return body
-
-    async def executions(self) -> int:
-        """How many handlers have begun at all of them, where they tell."""
-        return sum([int(await self.text(client, "/count")) for client in self._clients])
 
 
 async def hedged(client: httpx.AsyncClient, path: str) -> None:
@@ -176,33 +64,42 @@ async def hedged(client: httpx.AsyncClient, path: str) -> None:
 async def added(site: Site, options: argparse.Namespace) -> list[Row]:
     """What one request through the front takes longer, and the processor time of front and sidecars.
 
-    Many short turns, in each a request to either by turns: to a replica, which is any of them as it is for the front,
+    Many short turns, in each a request by each way in turn: to a replica, which is any of them as it is for the front,
     and to the front. `calm` are the tenth of the turns that were quickest: what the machine does for others lengthens
-    both, but not alike.
+    all of them, but not alike.
     """
-    direct, sidecars = Plain(site.ports), Plain([site.front])
+    ways = {name: Plain(ports) for name, ports in site.ways().items()}
     path = options.path.format(ms=options.fixed)
-    turns: list[tuple[float, float]] = []
-    before = 0.0
+    meshes = {SIDECARS: site.mesh} | ({} if site.beside is None else {BESIDE: site.beside})
+    turns: list[dict[str, float]] = []
+    before: dict[str, float] = {}
     for number in range(-WARM_TURNS, options.turns):
         if number == 0:
-            before = cpu_seconds(site.ours)
-        taken: tuple[list[float], list[float]] = ([], [])
+            before = {name: cpu_seconds(mesh.pids) for name, mesh in meshes.items()}
+        taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(TURN_REQUESTS):
-            for plain, times in zip((direct, sidecars), taken, strict=True):
+            for name, way in ways.items():
                 began = time.perf_counter()
-                await plain.ask(path)
-                times.append(1000 * (time.perf_counter() - began))
+                await way.ask(path)
+                taken[name].append(1000 * (time.perf_counter() - began))
         if number >= 0:
-            turns.append((statistics.median(taken[0]), statistics.median(taken[1])))
-    used = 1000 * (cpu_seconds(site.ours) - before) / (options.turns * TURN_REQUESTS)
-    calm = sorted(turns, key=sum)[: max(options.turns // 10, 1)]
-    rows = []
-    for name, some in (("", turns), ("calm, ", calm)):
-        ends = list(zip(*some, strict=True))
-        rows += [row(f"one at a time, {name}{who}: p50", "ms", ends[at]) for at, who in enumerate((DIRECT, SIDECARS))]
-        rows.append(row(f"one at a time, {name}added: p50", "ms", [through - straight for straight, through in some]))
-    return [*rows, row("one at a time, front and sidecars: processor time", "ms per request", [used])]
+            turns.append({name: statistics.median(times) for name, times in taken.items()})
+    calm = sorted(turns, key=lambda times: sum(times.values()))[: max(options.turns // 10, 1)]
+    rows: list[Row] = []
+    for what, some in (("", turns), ("calm, ", calm)):
+        title = f"one at a time, {what}"
+        rows += [row(f"{title}{name}: p50", "ms", [each[name] for each in some]) for name in ways]
+        more = {name: [each[name] - each[DIRECT] for each in some] for name in ways if name != DIRECT}
+        for name, values in more.items():
+            peers = more[SIDECARS] if name != SIDECARS else None
+            label = f"{title}added" if name == SIDECARS else f"{title}added, {name}"
+            rows.append(row(f"{label}: p50", "ms", values, peer=SIDECARS, peers=peers))
+    for name, mesh in meshes.items():
+        requests = options.turns * TURN_REQUESTS * (2 if mesh.at_sidecar else 1)
+        used = 1000 * (cpu_seconds(mesh.pids) - before[name]) / requests
+        who = "front and sidecars" if name == SIDECARS else f"front and {name}"
+        rows.append(row(f"one at a time, {who}: processor time", "ms per request", [used]))
+    return rows
 
 
 # ---- pauses ---------------------------------------------------------------------------------------------------
@@ -297,7 +194,8 @@ def show_all(rows: list[Row], results: dict[str, list[Turn]], options: argparse.
     console = Console()
     for each in rows:
         if not each["name"].startswith("pauses"):
-            console.print(f"{each['name']}: {each['value']:.3f} {each['unit']} (spread {each['spread']:.3f})")
+            told = "" if each["ratio"] is None else f", {each['ratio']:.3f} x {each['ratio_to']}"
+            console.print(f"{each['name']}: {each['value']:.3f} {each['unit']} (spread {each['spread']:.3f}){told}")
     calls = sum(len(each.latencies) for turns in results.values() for each in turns) // max(len(results), 1)
     table = Table(
         title=f"{REPLICAS} replicas, each stopped {PAUSE_SECONDS:g} s every {PAUSE_EVERY:g} s; {calls:,} calls each at "
@@ -335,6 +233,10 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--fixed", type=positive, default=1.0, metavar="MS", help="their work (1)")
     options.add_argument("--command", metavar="TEXT", help="another service: a command with {port} in it")
     options.add_argument("--path", default="/work?ms={ms}", help="its path, with {ms} in it (/work?ms={ms})")
+    options.add_argument("--at-sidecar", action="store_true", help="one at a time to a sidecar that is a front, too")
+    options.add_argument(
+        "--beside", type=installation, metavar="DIR", help="one at a time through the tiedreq in DIR, too"
+    )
     options.add_argument("--only", metavar="NAME[,NAME…]", help=f"of {DIRECT}, {HEDGED}, {SIDECARS}; or none")
     options.add_argument("--quick", action="store_true", help="one round of 20 s: to see that it works")
     chosen = options.parse_args()
@@ -352,7 +254,7 @@ def arguments() -> argparse.Namespace:
 
 async def run(site: Site, options: argparse.Namespace) -> tuple[list[Row], dict[str, list[Turn]]]:
     """Everything."""
-    await Plain([site.front]).ready(options.path.format(ms=1))
+    await site.ready(options.path.format(ms=1))
     rows = await added(site, options)
     results = await paused(site, options) if options.subjects else {}
     return [*rows, *rows_of(results)], results

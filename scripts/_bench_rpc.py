@@ -8,6 +8,8 @@ what else the machine does at the time hits all of them.
 * ``tied``: ``tied_call`` as it comes. Between idle replicas the second copy of a tie is held back until the first could
   have said that it started, so most of these calls send one copy.
 * ``tied, sent at once``: both copies of every call leave, ``Tied(stagger=0.0)``: the whole protocol.
+* ``plain, with NumPy``: plain calls of programs that have imported NumPy, which then masks large frames (only when
+  asked for).
 * ``grpc.aio``: unary calls of bytes, without protobuf: generic handlers, no serializers.
 * ``websocket``, ``tcp``: an echo with nothing round it; as many messages under way as there would be calls.
 
@@ -22,10 +24,9 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _bench import Row, as_program, cpu_seconds, parser, positive, row, whole, wholes, write
+from _bench import Row, as_program, cpu_seconds, installation, parser, positive, row, whole, wholes, write
 from rich.console import Console
 from rich.table import Table
 
@@ -35,17 +36,20 @@ if TYPE_CHECKING:
 ROUNDS_DEFAULT, SECONDS_DEFAULT = 7, 1.0
 SIZES_DEFAULT, IN_FLIGHT_DEFAULT = "128,65536", "1,16,64,256"
 QUICK = {"rounds": 3, "seconds": 0.5, "sizes": [128], "in_flight": [1, 64]}
+WHEN_ASKED = ("plain, with NumPy",)
 PEER, LATENCY_PEER = "grpc.aio", "websocket"
 
 SUBJECTS = {
     "plain": ("tiedreq", "plain"),
     "tied": ("tiedreq", "tied"),
     "tied, sent at once": ("tiedreq", "tied at once"),
+    "plain, with NumPy": ("numpy", "plain"),
     "grpc.aio": ("grpc", ""),
     "websocket": ("websocket", ""),
     "tcp": ("tcp", ""),
 }
 """What can be measured: which processes, and how they are called."""
+DEFAULT = [name for name in SUBJECTS if name not in WHEN_ASKED]
 
 Cell = tuple[int, int]
 """Bytes and calls in flight."""
@@ -105,14 +109,6 @@ def show_cells(cells: dict[Cell, dict[str, list[Measurement]]]) -> None:
     Console().print(table)
 
 
-def installation(text: str) -> Path:
-    """An option: a directory that holds tiedreq."""
-    path = Path(text).resolve()
-    if not (path / "tiedreq" / "__init__.py").is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} holds no tiedreq/__init__.py; unpack a wheel there")
-    return path
-
-
 def arguments() -> argparse.Namespace:
     options = parser("bench_rpc", "Measure calls over real sockets beside grpc.aio, bare WebSockets and bare TCP.")
     names = ", ".join(SUBJECTS)
@@ -140,7 +136,7 @@ def arguments() -> argparse.Namespace:
     for name, value in (defaults | (QUICK if chosen.quick else {})).items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)
-    chosen.subjects = [part.strip() for part in chosen.only.split(";")] if chosen.only else list(SUBJECTS)
+    chosen.subjects = [part.strip() for part in chosen.only.split(";")] if chosen.only else DEFAULT
     for name in chosen.subjects:
         if name not in SUBJECTS:
             options.error(f"argument --only: {name!r} is not one of {names}")

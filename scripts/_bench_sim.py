@@ -29,11 +29,13 @@ from typing import Protocol
 
 import _bench
 import _bench_scale as scale
+import psutil
 import simpy
 from _bench import as_program, positive, whole, wholes
 from rich.console import Console
 from rich.table import Table
 
+import tiedreq
 from tiedreq.core.policy import Backup, Plain, Policy, Tied
 from tiedreq.laws import Exponential
 from tiedreq.sim.garbage import uncollected
@@ -51,6 +53,8 @@ ROUNDS_DEFAULT, SECONDS_DEFAULT, WARMUP_DEFAULT = 9, 1.0, 12.0
 QUICK = 3, 0.3, 2.0
 UNIT = "calls/s"
 CALLS_DEFAULT = 1_000_000
+ENDURE_PARTS = 20
+MIB = 1024 * 1024
 
 
 class Subject(Protocol):
@@ -229,17 +233,47 @@ def subjects(seed: int) -> list[Measured]:
     return [*simulated, Measured(BARE, partial(BareQueues, seed)), Measured(PEER, partial(SimPyModel, seed))]
 
 
+def endure(calls: int, seed: int, file: Path | None) -> int:
+    """Simulate so many calls in this process, and look at its memory on the way."""
+    process, rates, resident = psutil.Process(), [], []
+    build = "compiled" if tiedreq.compiled else "pure Python"
+    with uncollected():
+        subject, done = Simulated(Tied(), seed), 0
+        while done < calls:
+            began, part = time.process_time(), 0
+            while part < calls / ENDURE_PARTS and done + part < calls:
+                part += subject.advance(1.0)
+            rates.append(part / (time.process_time() - began))
+            resident.append(process.memory_info().rss / MIB)
+            done += part
+            print(f"{done:>12,} calls {resident[-1]:8.1f} MiB {rates[-1]:10,.0f} {UNIT}", flush=True)
+    first = f"memory after {1 / ENDURE_PARTS:.0%} of the calls"
+    rows = [
+        _bench.row(f"tied, learned backup, {build}", UNIT, rates),
+        _bench.row(first, "MiB", resident[:1]),
+        _bench.row("memory after each part from then on", "MiB", resident[1:]),
+        _bench.row(f"memory after {done:,} calls", "MiB", resident[-1:], peer=first, peers=resident[:1]),
+    ]
+    _bench.show("Many calls in one process", rows)
+    _bench.write(file, rows)
+    return 0
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_sim",
         description="Measure how many calls are simulated in a second of one core's time, beside a SimPy model "
-        "of the same replicas; or, with --replicas, what a call costs in worlds of several sizes at equal load.",
+        "of the same replicas; with --replicas, what a call costs in worlds of several sizes at equal load; with "
+        "--endure, what many calls leave in memory.",
     )
     parser.add_argument(
         "--replicas", type=wholes, metavar="N[,N…]", help="compare worlds of so many replicas instead: 10,100,1000"
     )
     parser.add_argument(
         "--calls", type=whole, default=CALLS_DEFAULT, metavar="N", help="of each of these worlds (%(default)s)"
+    )
+    parser.add_argument(
+        "--endure", type=whole, metavar="N", help="simulate N calls in one process instead, and look at its memory"
     )
     parser.add_argument(
         "--rounds", type=whole, default=ROUNDS_DEFAULT, metavar="N", help="how often each takes its turn (%(default)s)"
@@ -282,6 +316,8 @@ def main() -> int:
     options = arguments()
     if options.replicas:
         return compare_sizes(options.replicas, options.calls, options.seed, options.json)
+    if options.endure:
+        return endure(options.endure, options.seed, options.json)
     measured = subjects(options.seed)
     for each in measured:
         each.advance(options.warmup)

@@ -6,10 +6,10 @@ text. Without the variable nothing happens, and the wheel is the pure one that w
 always pure: what is edited is what runs. ``TIEDREQ_COMPILE_LEVEL`` is how hard the C compiler tries, 0 to 3.
 
 Not compiled is all that waits (``async def`` is Trio's and Python's), what is called once per frame or less, and of the
-cores ``errors``, since classes that others derive from together with built-in exceptions can't be C structures, and
-``link``, which hands on what it doesn't judge. A compiled function checks the types of its arguments: where users' own
-values arrive it says ``Any``, so that they get our errors and not a ``TypeError``.
-Whoever derives from a class of a core in Python, as the broken cores of ``tests/breaking`` do, needs the pure version.
+cores ``errors``, since classes that others derive from together with built-in exceptions can't be C structures. A
+compiled function checks the types of its arguments: where users' own values arrive it says ``Any``, so that they get
+our errors and not a ``TypeError``.
+Whoever derives from a class of a core in Python, as the broken cores of ``tests/mutants`` do, needs the pure version.
 """
 
 from __future__ import annotations
@@ -29,12 +29,26 @@ LEVEL_VARIABLE, LEVEL_DEFAULT = "TIEDREQ_COMPILE_LEVEL", "2"
 NEEDED = ["mypy>=1.15", "setuptools>=65"]
 GROUP = "tiedreq"
 """One library holds all modules, so that they call each other directly; it is the module ``tiedreq__mypyc``."""
-PURE = ("__init__", "errors", "link")
+PURE = ("__init__", "errors")
 # Not ``handlers``, from whose classes workloads derive.
 SIMULATOR = ("caller_node", "clock", "links", "meter", "network", "replica_node", "world")
 WIRE = ("chunks", "codec", "content", "hot", "payload", "structure")
 # Not ``packing``, which has what belongs to one thread each, nor the layouts and fields, which are for the unusual.
-NET = ("desk", "frames", "framing", "opencall", "openstream", "outbox", "preparing", "sending", "times")
+NET = (
+    "desk",
+    "executions",
+    "frames",
+    "framing",
+    "opencall",
+    "openstream",
+    "outbox",
+    "peer_news",
+    "preparing",
+    "reception",
+    "sending",
+    "times",
+)
+PROXY = ("headers", "messages", "rules")
 # What never waits: no ``async def``, and no class that one with ``async def`` derives from.
 SETUP = """
 import sys
@@ -56,6 +70,7 @@ def compiled_modules(root: Path) -> list[str]:
         *(path.relative_to(root).as_posix() for path in cores),
         *(f"tiedreq/wire/{name}.py" for name in WIRE),
         *(f"tiedreq/net/{name}.py" for name in NET),
+        *(f"tiedreq/proxy/{name}.py" for name in PROXY),
         *(f"tiedreq/sim/{name}.py" for name in SIMULATOR),
     ]
 

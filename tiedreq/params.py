@@ -55,7 +55,7 @@ def parse_limit(text: str) -> tuple[str, int | float]:
     if name not in known:
         raise BadOption(f"limit: {name[:60]!r} is none of {', '.join(known)}")
     if isinstance(known[name], float):
-        limit: int | float = parse_duration(value)
+        limit: int | float = parse_duration(value, field=name)
     elif value.isascii() and value.isdecimal():
         limit = int(value[:20])
     else:

@@ -23,6 +23,7 @@ from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, make_table, progress
 from cluster.compare.document import make_document, write_csv, write_json
 from cluster.compare.expect import Failure, check_expectations
 from cluster.compare.grid import Task, curve_of, groups_of, rows_of, tasks_of
+from cluster.compare.interrupted import INTERRUPTED, lone_interrupt
 from cluster.compare.options import CompareOptions, read_options
 from cluster.compare.rows import Row
 from cluster.compare.runner import RunFailed, cores, run_tasks
@@ -30,7 +31,7 @@ from cluster.compare.tally import Tally
 from cluster.compare.verdict import verdict
 from tiedreq.core.errors import BadOption
 
-FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, BAD_USAGE = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +74,7 @@ class Comparison:
         # Who stops this program by SIGTERM wants the finished rows as well.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with progress(self._people, len(tasks)) as bar:
+            with lone_interrupt(), progress(self._people, len(tasks)) as bar:
                 for task, tally in self._tallies(tasks):
                     self._results[task] = tally
                     bar.advance()

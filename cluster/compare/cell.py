@@ -184,7 +184,8 @@ class Cell:
             named = {name for link in spec.links for name in link.directions[0]}
             known = replicas | set(self.zones) | {f"c{index}" for index in range(extra * self.callers)}
             if named - known:
-                there = f"r0 to r{self.replicas - 1}{''.join(f', {zone}' for zone in dict.fromkeys(self.zones))}"
+                there = ", ".join([f"r0 to r{self.replicas - 1}", *dict.fromkeys(self.zones)])
+                there += f", c0 to c{self.callers - 1}" if extra else ""
                 raise BadOption(f"{field}: nothing is named {', '.join(sorted(named - known))}; there is {there}")
 
     def _check_traffic(self) -> None:

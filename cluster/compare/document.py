@@ -21,7 +21,7 @@ from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS, NOTE, Row
 from cluster.compare.runner import cores
 from tiedreq.core.errors import BadOption
 
-__all__ = ["SCHEMA", "check_target", "json_target", "make_document", "write_csv", "write_json"]
+__all__ = ["SCHEMA", "check_target", "json_target", "make_directory", "make_document", "write_csv", "write_json"]
 
 SCHEMA = 1
 
@@ -47,10 +47,22 @@ def check_target(path: Path, field: str) -> None:
     """Raise ``BadOption`` where a file could not be written: better before a run of hours than after it."""
     if path.is_dir():
         raise BadOption(f"{field}: {path} is a directory")
+    if _goes_elsewhere(path):
+        return
     if not path.parent.is_dir():
         raise BadOption(f"{field}: {path.parent} is no directory")
     if not os.access(path.parent, os.W_OK):
         raise BadOption(f"{field}: nothing may be written in {path.parent}")
+
+
+def make_directory(path: Path, field: str) -> None:
+    """Make a directory for results, before the run that they are of. Raises ``BadOption`` where it can't be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadOption(f"{field}: {path}: {error.strerror}") from None
+    if not os.access(path, os.W_OK):
+        raise BadOption(f"{field}: nothing may be written in {path}")
 
 
 def json_target(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -64,7 +76,7 @@ def json_target(_: click.Context, __: click.Parameter, value: str | None) -> str
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:
-    """Write a document to a file that is whole or not there."""
+    """Write a document to a file that is whole or not there (a pipe or ``/dev/stdout`` takes it as it comes)."""
     _write(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
@@ -92,7 +104,15 @@ def _cells(column: str, value: Any) -> list[tuple[str, Any]]:
     return [(names[0], low), (names[1], high)]
 
 
+def _goes_elsewhere(path: Path) -> bool:
+    """True for a link, a pipe, a terminal: what is written there must not take their place."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
+
+
 def _write(path: Path, text: str) -> None:
+    if _goes_elsewhere(path):
+        path.write_text(text, encoding="utf-8")
+        return
     _temporary(path).write_text(text, encoding="utf-8")
     _temporary(path).replace(path)
 

@@ -17,7 +17,6 @@ import gc
 import json
 import signal
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -28,13 +27,14 @@ import trio
 
 from cluster.compare.cell import Cell
 from cluster.compare.live_cluster import ReplicaLost, StartFailed, live_replicas
-from cluster.compare.live_journal import EXECUTIONS_MAX, RETURNED, UNTIED, Execution, read_page
+from cluster.compare.live_join import Join
+from cluster.compare.live_journal import EXECUTIONS_MAX, read_page
 from cluster.compare.live_links import ShapedNetwork
 from cluster.compare.live_pauses import draw_pauses
 from cluster.compare.live_priority import before_others
 from cluster.compare.live_service import BEGIN, JOURNAL, METHOD
 from cluster.compare.live_timer import punctual_timers
-from cluster.compare.live_traffic import Target, Traffic, winner_code
+from cluster.compare.live_traffic import Target, Traffic
 from cluster.compare.policies import policy_of
 from cluster.compare.tally import SAMPLES_MAX, Distribution, Tally
 from tiedreq.clusterfile import ClusterAddress
@@ -43,6 +43,7 @@ from tiedreq.core.limits import ClientLimits
 from tiedreq.core.policy import Plain
 from tiedreq.loading import load_service
 from tiedreq.net.client import Client
+from tiedreq.net.collecting import spare_the_loop
 from tiedreq.net.connecting import connect
 from tiedreq.net.edge import no_groups
 from tiedreq.net.network import WebsocketNetwork
@@ -61,7 +62,7 @@ SECONDS_MAX = 3_600.0
 """For how long a closed loop has pauses."""
 IDLE_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 0.5
 LATE_MAX = 0.005
 """A client that sends one call in a hundred later than that, or a replica that ends executions so, did not keep up."""
 
@@ -167,12 +168,20 @@ async def _run(cell: Cell, seed: int, target: Target) -> Tally:
         ):
             stack.enter_context(before_others())
             run = Run(cell, seed, address, clients, target)
-            gc.collect()
-            gc.freeze()
-            try:
-                return await run.run()
-            finally:
-                gc.unfreeze()
+            stack.enter_context(_collected_rarely())
+            return await run.run()
+
+
+@contextmanager
+def _collected_rarely() -> Iterator[None]:
+    """The garbage collector spares this loop inside the block, as it does those of the replicas."""
+    before = gc.get_threshold()
+    spare_the_loop()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 @asynccontextmanager
@@ -352,44 +361,6 @@ def self_check(lateness: Distribution, late_p99: Mapping[str, float]) -> list[st
             f"took {1000 * behind[worst]:.1f} ms or more longer than they should have"
         )
     return notes
-
-
-class Join:
-    """Counts executions into a tally, call by call. The clock of executions is ``apart`` seconds before Trio's."""
-
-    def __init__(self, tally: Tally, traffic: Traffic, apart: float) -> None:
-        self._tally = tally
-        self._winners = traffic.winners
-        self._measured = range(traffic.first_measured, traffic.first_measured + tally.calls)
-        self._window = traffic.window[0] + apart, traffic.window[1] + apart
-        self._starts: Counter[int] = Counter()
-        self._tied_starts: Counter[int] = Counter()
-        self._returned: Counter[int] = Counter()
-        self._used: set[int] = set()
-
-    def take(self, replica: int, execution: Execution) -> None:
-        """Count one execution of the replica with this index."""
-        tally, call, seconds = self._tally, execution.call, execution.seconds
-        tally.window_busy_seconds += max(
-            0.0, min(execution.ended, self._window[1]) - max(execution.begun, self._window[0])
-        )
-        if call not in self._measured:
-            return
-        tally.executions += 1
-        tally.busy_seconds += seconds
-        self._starts[call] += 1
-        tally.duplicates += self._starts[call] == 2
-        if execution.rank != UNTIED:
-            self._tied_starts[call] += 1
-            tally.double_starts += self._tied_starts[call] == 2
-        returned = execution.how == RETURNED
-        if returned:
-            self._returned[call] += 1
-            tally.completed_twice += self._returned[call] == 2
-        if returned and self._winners[call] == winner_code(replica, execution.kind) and call not in self._used:
-            self._used.add(call)
-        else:
-            tally.wasted_seconds += seconds
 
 
 def clocks_apart() -> float:

@@ -28,6 +28,7 @@ from cluster.compare.live_journal import FAILED, RETURNED, STOPPED, Journal
 from cluster.compare.live_pauses import Pause, Stops
 from cluster.compare.live_priority import before_others
 from cluster.compare.live_settings import LabSettings
+from cluster.compare.live_sleep import Sleepers, sleepers
 from cluster.compare.live_timer import punctual_timers
 from cluster.compare.tally import Distribution
 from tiedreq.loading import load_service
@@ -111,7 +112,7 @@ async def _work(ctx: tiedreq.Context, args: Any) -> None:
     """Take the time of one execution, and stop when told to."""
     work: Work = ctx.state.work
     planned = work.plan(ctx.kind, args)
-    await trio.sleep(max(0.0, planned - work.oversleeps - time.monotonic()))
+    await ctx.state.sleepers.sleep(max(0.0, planned - work.oversleeps - time.monotonic()))
     work.ended(planned)
 
 
@@ -125,8 +126,9 @@ def _work_in_thread(ctx: tiedreq.Context, args: Any) -> None:
 class LabState:
     """What handlers of ``work`` share."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, sleepers: Sleepers) -> None:
         self.work = work
+        self.sleepers = sleepers
 
 
 def lab_service(settings: LabSettings, journal: Journal) -> tiedreq.Service:
@@ -157,10 +159,10 @@ def lab_service(settings: LabSettings, journal: Journal) -> tiedreq.Service:
 
 @asynccontextmanager
 async def _own_lifespan(work: Work) -> AsyncIterator[LabState]:
-    async with punctual_timers(), trio.open_nursery() as nursery:
+    async with punctual_timers(), sleepers() as shared, trio.open_nursery() as nursery:
         with before_others():
             nursery.start_soon(work.pause)
-            yield LabState(work)
+            yield LabState(work, shared)
             nursery.cancel_scope.cancel()
 
 

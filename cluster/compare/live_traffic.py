@@ -12,6 +12,8 @@ Not for what the replicas did (``live_journal``), and not for the counters of a 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import trio
@@ -21,6 +23,7 @@ from cluster.compare.live_journal import KINDS
 from cluster.compare.tally import Distribution, Tally
 from tiedreq.errors import CallError, TiedreqError
 from tiedreq.net.client import Client
+from tiedreq.net.opencall import OpenCall
 from tiedreq.reply import Attempt, Reply
 from tiedreq.sim.world import stream
 
@@ -30,6 +33,8 @@ NO_WAIT = 0.0005
 """Shorter waits in a queue are what a process takes to look at its input, and count as none."""
 
 NOBODY = -1
+IN_A_ROW = 8
+"""So many calls that are due are sent before anything else has its turn."""
 
 
 class Target(NamedTuple):
@@ -72,6 +77,8 @@ class Traffic:
         self._replicas = {f"r{index}": index for index in range(cell.replicas)}
         self._calls_left = float("inf") if cell.calls is None else cell.calls
         self._idle = trio.Event()
+        self._pending: dict[int, tuple[Client, OpenCall]] = {}
+        self._failed: Exception | None = None
 
     @property
     def calls_made(self) -> int:
@@ -91,25 +98,43 @@ class Traffic:
         self.window = opens, min(closes, trio.current_time())
 
     async def ended(self) -> None:
-        """Wait until every call has its outcome."""
-        while self.open_calls:
+        """Wait until every call has its outcome. Raises what went wrong when one was counted."""
+        while self.open_calls and self._failed is None:
             self._idle = trio.Event()
             await self._idle.wait()
+        self._check()
 
     # ---- arrivals ---------------------------------------------------------------------------------------------
 
     async def _open_loop(self, nursery: trio.Nursery, begin: float, closes: float) -> None:
         assert self._cell.rate is not None
+        nursery.start_soon(self._cancel_pending)
         rate = self._cell.rate / self._cell.fan_out
-        at = begin
+        at, in_a_row = begin, 0
         while self._calls_left > 0 and (at := at + self._arrivals.expovariate(rate)) < closes:
             if at > trio.current_time():
+                in_a_row = 0
                 await trio.sleep_until(at)
+            elif in_a_row >= IN_A_ROW:
+                in_a_row = 0
+                await trio.lowlevel.checkpoint()
             root = Root(self._cell.fan_out) if self._cell.fan_out > 1 else None
+            self._check()
             for _ in range(self._cell.fan_out):
-                nursery.start_soon(self._call, *self._next_call(at), at, root)
+                self._begin(*self._next_call(at), at, root)
+            in_a_row += self._cell.fan_out
         if self._calls_left > 0:
             await trio.sleep_until(closes)
+
+    async def _cancel_pending(self) -> None:
+        """End with all calls that have no outcome yet, when cancelled."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            pending, self._pending = self._pending, {}
+            for client, call in pending.values():
+                call.told = None
+                client.cancel(call)
 
     async def _closed_loop(self, nursery: trio.Nursery, begin: float) -> None:
         await trio.sleep_until(begin)
@@ -140,18 +165,67 @@ class Traffic:
 
     # ---- calls ------------------------------------------------------------------------------------------------
 
+    def _begin(self, number: int, measured: bool, arguments: Any, intended: float, root: Root | None) -> None:
+        """Make a call for which no task waits: what a task for each costs is not what is measured."""
+        client = self._clients[number % len(self._clients)]
+        sent = trio.current_time()
+        self.lateness.add(sent - intended)
+        over = partial(self._over, number, measured, intended, sent, root)
+        try:
+            call = client.begin(self._target.method, arguments, timeout=self._cell.timeout, key=str(number))
+        except TiedreqError as error:
+            over(None, _attempts(error))
+            return
+        if call.outcome is None:
+            self._pending[number] = client, call
+            call.told = partial(self._told, number, call, over)
+        else:
+            self._told(number, call, over)
+
+    def _told(self, number: int, call: OpenCall, over: Callable[[Reply | None, tuple[Attempt, ...]], None]) -> None:
+        """A call has its outcome. What raises here is this program's fault, not the link's, which brought the news."""
+        self._pending.pop(number, None)
+        try:
+            self._hear(call, over)
+        except Exception as error:
+            self._failed = error
+            self._idle.set()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _hear(self, call: OpenCall, over: Callable[[Reply | None, tuple[Attempt, ...]], None]) -> None:
+        try:
+            call.check()
+        except TiedreqError as error:
+            over(None, _attempts(error))
+        else:
+            reply = call.reply(trio.current_time())
+            over(reply, reply.attempts)
+
     async def _call(self, number: int, measured: bool, arguments: Any, intended: float, root: Root | None) -> None:
         client = self._clients[number % len(self._clients)]
         sent = trio.current_time()
         self.lateness.add(sent - intended)
         reply: Reply | None = None
-        attempts: tuple[Attempt, ...] = ()
         try:
             reply = await client.request(self._target.method, arguments, timeout=self._cell.timeout, key=str(number))
             attempts = reply.attempts
         except TiedreqError as error:
-            if isinstance(error, CallError):
-                attempts = error.attempts
+            attempts = _attempts(error)
+        self._over(number, measured, intended, sent, root, reply, attempts)
+
+    def _over(
+        self,
+        number: int,
+        measured: bool,
+        intended: float,
+        sent: float,
+        root: Root | None,
+        reply: Reply | None,
+        attempts: tuple[Attempt, ...],
+    ) -> None:
         now = trio.current_time()
         self.open_calls -= 1
         if not self.open_calls:
@@ -191,6 +265,10 @@ class Traffic:
         if root.left == 0 and not root.failed:
             tally.roots += 1
             tally.latency.add(latency)
+
+
+def _attempts(error: TiedreqError) -> tuple[Attempt, ...]:
+    return error.attempts if isinstance(error, CallError) else ()
 
 
 def winner_code(replica: int, kind: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from cluster.compare.cell import HANDLERS, PICKERS, WORLDS
-from cluster.compare.document import check_target
+from cluster.compare.cell import FAN_OUT_MAX, HANDLERS, PICKERS, WORLDS
+from cluster.compare.document import check_target, make_directory
 from cluster.compare.expect import Expectation, parse_expectation
 from cluster.compare.plan import Plan, make_plan
 from cluster.compare.policies import POLICIES
@@ -28,6 +28,12 @@ __all__ = ["CompareOptions", "command", "read_options"]
 SEEDS_MAX = 10_000
 JOBS_MAX = 1_024
 ItemT = TypeVar("ItemT")
+
+
+class NotInstalled(click.ClickException):
+    """What is asked for takes what is not installed here. How options are used is of no help then."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +77,12 @@ def _auto_or_duration(text: str) -> float | str:
 
 
 def _fan_out(text: str) -> int:
-    value = parse_number(text, field="fan-out", low=1, high=10_000)
-    if value != int(value):
-        raise BadOption(f"fan-out: {text!r} is not a whole number")
-    return int(value)
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise BadOption(f"fan-out: {text[:60]!r} is not a whole number")
+    if not 1 <= int(text) <= FAN_OUT_MAX:
+        raise BadOption(f"fan-out: {text} is outside 1 to {FAN_OUT_MAX}")
+    return int(text)
 
 
 def _policies(text: str) -> tuple[str, ...]:
@@ -181,7 +189,7 @@ def read_options(arguments: Sequence[str]) -> CompareOptions:
 def _options(options: dict[str, Any]) -> CompareOptions:
     engine, address = options["engine"], ray_address(options["address"], options["engine"])
     if engine == "ray" and not is_installed():
-        raise BadOption(MISSING)
+        raise NotInstalled(MISSING)
     jobs, seeds = options["jobs"], options["seeds"]
     if jobs is not None and not 1 <= jobs <= JOBS_MAX:
         raise BadOption(f"jobs: {jobs} is outside 1 to {JOBS_MAX}")
@@ -200,4 +208,6 @@ def _options(options: dict[str, Any]) -> CompareOptions:
         for policy in expectation.policies:
             if policy not in plan.policies:
                 raise BadOption(f"expect: {policy!r} is not compared here, only {', '.join(plan.policies)}")
+    if options["out"] is not None:
+        make_directory(options["out"], "out")
     return CompareOptions(plan, jobs, options["out"], options["json_target"], expectations, engine, address)

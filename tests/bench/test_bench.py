@@ -101,8 +101,9 @@ def test_pauses_of_a_replica_at_half_load(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_what_observation_costs(tmp_path: Path) -> None:
-    rows = rows_of("observe", tmp_path / "rows.json", *"--rounds 2 --calls 10 --in-flight 4".split())
-    for policy in ("plain", "tied, sent at once"):
-        for kind in ("not observed", "observed", "not observed either"):
-            assert rows[f"{policy}, {kind}"]["value"] > 0
-        assert rows[f"{policy}, observed"]["ratio_to"] == f"{policy}, not observed"
+    rows = rows_of("observe", tmp_path / "rows.json", *"--rounds 2 --calls 10 --in-flight 4,1".split())
+    for kind in ("plain, 4 in flight", "tied, 4 in flight", "tied, sent at once, 4 in flight", "tied, 1 in flight"):
+        for quantity in ("processor time", "time"):
+            for part in ("rings", "metrics", "default", "pauses", "watched", "nothing again"):
+                assert rows[f"{kind}, {quantity}: {part}"]["value"] > 0
+                assert rows[f"{kind}, {quantity}: {part}"]["ratio_to"] == f"{kind}, {quantity}: nothing"

@@ -23,12 +23,12 @@ HISTORIES = f"""
 import sys
 sys.path.insert(0, sys.argv[1])
 import tiedreq
-from tiedreq.core import picker, policy, replica
-from tiedreq.net import desk, framing, outbox
+from tiedreq.core import link, picker, policy, replica
+from tiedreq.net import desk, executions, framing, outbox, reception
 from tiedreq.sim import clock
 from tiedreq.sim.run import run_seed
 from tiedreq.wire import codec, hot
-compiled = picker, policy, replica, clock, codec, desk, framing, hot, outbox
+compiled = link, picker, policy, replica, clock, codec, desk, executions, framing, hot, outbox, reception
 print(tiedreq.compiled, all(m.__file__.startswith(sys.argv[1]) and not m.__file__.endswith(".py") for m in compiled))
 for seed in range(1, {SEEDS + 1}):
     result = run_seed(seed)

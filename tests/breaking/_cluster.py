@@ -180,10 +180,10 @@ def starting(folder: Path) -> Iterator[Start]:
     """A function that starts launchers of the service in ``folder``; all are ended with the block."""
     started: list[Up] = []
 
-    def start(*options: str, replicas: int = 4, more: str = "") -> Broken:
+    def start(*options: str, replicas: int = 4, more: str = "", dashboard: bool = False) -> Broken:
         _app.write(folder, more)
-        count = ("--replicas", str(replicas), "--slots", "4", "--app", "app:service", "--no-dashboard")
-        started.append(Up(folder, *count, *options))
+        count = ("--replicas", str(replicas), "--slots", "4", "--app", "app:service")
+        started.append(Up(folder, *count, *(() if dashboard else ("--no-dashboard",)), *options))
         started[-1].ready()
         return Broken(started[-1])
 

@@ -69,6 +69,7 @@ async def test_a_partition_between_two_replicas(shared: Broken, rate: float, one
         await trio.sleep(FAULT_SECONDS)
         cut = {outcome.number for outcome in load.outcomes if outcome.began > begin}
         told = await load.client.inquire("snapshot")
+        assert sum(told[name]["counters"]["notices_unsent"] for name in ("r0", "r1")) > 0
         assert not any(told[a]["links"].get(b, {"up": False})["up"] for a, b in (("r0", "r1"), ("r1", "r0")))
         assert told["r0"]["links"]["r2"]["up"] and told["r1"]["links"]["r3"]["up"]
         await shared.do("heal")
@@ -81,6 +82,9 @@ async def test_a_partition_between_two_replicas(shared: Broken, rate: float, one
             pairs.setdefault(run.number, set()).add(run.replica)
     assert {"r0", "r1"} in pairs.values(), "a tie of the two runs twice"
     assert verdict.doubled >= sum(len(replicas) > 1 for replicas in pairs.values()) > 0
+    assert load.client.observer is not None
+    counted = sum(row["duplicate_executions"] for row in load.client.observer.snapshot()["methods"])
+    assert counted > 0, "the client has heard of them"
 
 
 async def test_a_replica_ten_times_slower(shared: Broken, rate: float) -> None:
@@ -155,6 +159,7 @@ async def test_a_client_that_is_killed(shared: Broken, rate: float) -> None:
 async def test_a_client_that_is_frozen(shared: Broken, rate: float) -> None:
     """B21 on the other side: a silent client is lost, and what it had goes."""
     path = str(shared.launcher.cluster_file)
+    before = sum(len(read_lines(shared.folder, number)) for number in range(-1, -41, -1))
     async with shared.under_load(rate / 2) as load, a_client(shared, CUT_OFF, path) as child:
         child.signal(signal.SIGSTOP)
 
@@ -163,6 +168,8 @@ async def test_a_client_that_is_frozen(shared: Broken, rate: float) -> None:
 
         await shared.mended().until(lost)
     assert shared.verdict(load).errors == {}
+    ends = [end for number in range(-1, -41, -1) for end in read_lines(shared.folder, number)]
+    assert len(ends) > before and set(ends) == {"stopped"}, "what ran for it was stopped, and for the one before"
 
 
 SLOW = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +12,12 @@ import psutil
 import pytest
 import trio
 
+import tiedreq
+from cluster.control_file import read_control_file
 from tests.breaking import _app
 from tests.breaking._cluster import Start
 from tests.cluster._launcher import Up
+from tests.system.test_dashboard import GROWTH_BYTES_MAX, STALLED, Dashboard, client_that_does_not_read
 
 pytestmark = pytest.mark.system
 
@@ -53,6 +58,27 @@ async def test_both_replicas_of_a_pair_drain_at_once(start: Start, rate: float) 
         assert states == {"r0": "drained", "r1": "drained", "r2": "up", "r3": "up"}
         for name in ("r0", "r1"):
             await cluster.do("restart", replica=name)
+        cluster.mended()
+    assert cluster.verdict(load).errors == {}
+
+
+async def test_clients_of_the_dashboard_that_stop_reading(start: Start, rate: float) -> None:
+    """B23: calls and others who look notice nothing, and nothing piles up for those who do not read."""
+    cluster = start(replicas=3, dashboard=True)
+    dashboard = Dashboard(read_control_file(cluster.launcher.state).dashboard or "")
+    launcher = psutil.Process(cluster.launcher.pid)
+    async with cluster.under_load(rate) as load:
+        before = launcher.memory_info().rss
+        with ExitStack() as stack:
+            for _ in range(STALLED):
+                stack.enter_context(client_that_does_not_read(dashboard))
+            begin = trio.current_time()
+            for _ in range(5):
+                now = await trio.to_thread.run_sync(dashboard.now)
+                assert {each["state"] for each in now["replicas"]} == {"up"}
+                await trio.sleep(0.3)
+            assert set(load.answered_since(begin)) == {"r0", "r1", "r2"}
+            assert launcher.memory_info().rss - before < GROWTH_BYTES_MAX
         cluster.mended()
     assert cluster.verdict(load).errors == {}
 
@@ -113,12 +139,11 @@ CLOCKS = """
 
 import time
 
-_real, _steps = time.time, [0]
+_real = time.time
 
 
 def stepping():
-    _steps[0] += 1
-    return _real() + (-3600, 3600, 0)[(_steps[0] // 50 + os.getpid()) % 3]
+    return _real() + (-3600, 3600, 0)[(int(_real() * 10) + os.getpid()) % 3]
 
 
 time.time = stepping
@@ -128,6 +153,12 @@ time.time = stepping
 async def test_wall_clocks_that_step(start: Start, rate: float) -> None:
     """B27: each replica's wall clock jumps by hours, there and back, in the middle of calls."""
     cluster = start(replicas=3, more=CLOCKS)
-    async with cluster.under_load(rate) as load:
+    seen: dict[str, set[int]] = {"r0": set(), "r1": set(), "r2": set()}
+    async with cluster.under_load(rate) as load, tiedreq.connect(cluster.launcher.cluster_file) as client:
         await trio.sleep(1)
+        with trio.fail_after(30):
+            while not all(hours == {-1, 0, 1} for hours in seen.values()):
+                for name, told in (await client.inquire("snapshot")).items():
+                    seen[name].add(round((told["time"] - time.time()) / 3600))
+                await trio.sleep(0.03)
     assert cluster.verdict(load).errors == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import logging
 import socket
 import threading
 import traceback
@@ -254,14 +255,26 @@ def test_an_event_loop_that_ends_leaves_nothing(urls: list[str], journal: Journa
     asyncio.run(client.aclose())
 
 
-def test_an_event_loop_that_is_closed_in_the_middle_of_a_call(urls: list[str], journal: Journal) -> None:
+def test_an_event_loop_that_is_closed_in_the_middle_of_a_call(
+    urls: list[str], journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
     client = connect(urls)
     loop = asyncio.new_event_loop()
     waiting = loop.create_task(client.call("hang"))
     loop.run_until_complete(soon(lambda: journal.running >= 1))
     loop.close()
-    asyncio.run(client.aclose())  # which ends a call that nobody can be told of
+    session = client._session
+
+    async def go_on() -> None:
+        assert await client.call("echo", "still there") == "still there", "in another event loop"
+        await client.aclose()  # which ends a call that nobody can be told of
+        with pytest.raises(tiedreq.BadOption, match="closed"):
+            await client.call("echo")
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(go_on())
     until(lambda: journal.running == 0)
+    assert not waiting.done() and not caplog.records and session is not None and session.over.done
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
 
 

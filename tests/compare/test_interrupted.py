@@ -8,6 +8,9 @@ import time
 import psutil
 import pytest
 
+from cluster.compare.interrupted import interruptible
+from tiedreq.errors import BadOption
+
 PATIENCE = 30.0
 
 
@@ -30,3 +33,17 @@ def test_no_process_is_left() -> None:
     ]
     _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert alive == []
+
+
+@pytest.mark.parametrize("beside", [[], [BadOption("client: it is closed")]], ids=["alone", "with what it stopped"])
+def test_an_interrupt_that_trio_raises_in_a_task_is_one(
+    beside: list[Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="130"), interruptible(lambda: "before the end"):
+        raise BaseExceptionGroup("tasks", [*beside, BaseExceptionGroup("links", [KeyboardInterrupt()])])
+    assert capsys.readouterr().err == "interrupted before the end\n"
+
+
+def test_other_errors_of_tasks_are_not_taken_for_one() -> None:
+    with pytest.raises(ExceptionGroup), interruptible(lambda: "before the end"):
+        raise ExceptionGroup("tasks", [BadOption("client: it is closed")])

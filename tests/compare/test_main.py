@@ -60,6 +60,23 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
         assert shown.out == "" and why in shown.err.splitlines()[-1]
 
 
+def test_a_directory_that_cannot_be_made_is_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert run("--policies", "plain", "--out", str(tmp_path / "file" / "report")) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "Not a directory" in shown.err.splitlines()[-1]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    """So is ``--json /dev/stdout``: who may write there would else put a file in its place."""
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(real)
+    assert run("--policies", "plain", "--json", str(link)) == 0
+    assert link.is_symlink() and json.loads(real.read_text())["schema"] == 1
+
+
 def test_with_fan_out_rows_of_single_calls_have_the_columns_of_root_calls_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -12,7 +12,7 @@ import trio
 import tiedreq
 from cluster.compare import live_service
 from cluster.compare.cell import BrownOut, Cell
-from cluster.compare.live import Join
+from cluster.compare.live_join import Join
 from cluster.compare.live_journal import FAILED, KINDS, RETURNED, RUNNING, STOPPED, Execution, Journal, read_page
 from cluster.compare.live_settings import VARIABLE, LabSettings
 from cluster.compare.live_traffic import winner_code

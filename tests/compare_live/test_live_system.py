@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ import psutil
 import pytest
 
 from cluster.compare.cell import Cell
-from cluster.compare.live import CALLS_MAX, ReplicaLost, StartFailed, run_cell
+from cluster.compare.live import CALLS_MAX, StartFailed, run_cell
 from cluster.compare.simulated import run_cell as simulate
+from tests.compare_live.children import check_that_a_loss_ends_the_run, children
 from tiedreq.core.errors import BadOption
 from tiedreq.laws import parse_law
 from tiedreq.loading import AppError
@@ -28,6 +27,7 @@ from tiedreq.slowness import parse_pause
 from tiedreq.units import parse_latency
 
 OWN = "tests.compare_live.own:service"
+REPLICA = "cluster.replica"
 
 
 def small(**changes: Any) -> Cell:
@@ -36,12 +36,7 @@ def small(**changes: Any) -> Cell:
 
 def replicas(parent: int | None = None) -> list[psutil.Process]:
     """The replicas that this process, or another, has started."""
-    found = []
-    for process in psutil.Process(parent).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if "cluster.replica" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
+    return children(REPLICA, parent)
 
 
 @pytest.mark.system
@@ -117,21 +112,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
 
 @pytest.mark.system
 def test_a_lost_replica_ends_the_run() -> None:
-    def kill() -> None:
-        patience = time.monotonic() + 20
-        while time.monotonic() < patience:
-            found = replicas()
-            if len(found) == 3 and min(p.create_time() for p in found) < time.time() - 6:
-                found[0].kill()
-                return
-            time.sleep(0.05)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(ReplicaLost, match=r"a replica was lost, and with it what it counted: r.: killed by SIGKILL"):
-        run_cell(small(duration=30.0), 1)
-    killer.join()
-    assert replicas() == []
+    check_that_a_loss_ends_the_run(small(duration=30.0), REPLICA, 3)
 
 
 @pytest.mark.system

@@ -9,10 +9,12 @@ import threading
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from cluster.compare.live import LATE_MAX, self_check
 from cluster.compare.live_priority import before_others
-from cluster.compare.live_timer import punctual_timers
+from cluster.compare.live_sleep import Sleepers, sleepers
+from cluster.compare.live_timer import BUSY_MAX, WINDOW, Load, punctual_timers
 from cluster.compare.tally import Distribution
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own timers are Linux's")
@@ -96,3 +98,56 @@ def test_a_run_says_who_did_not_keep_up() -> None:
     assert notes[1] == (
         "2 of 3 replicas did not keep up: 1 % of the executions at r2 took 30.0 ms or more longer than they should have"
     )
+
+
+def test_a_loop_is_busy_when_it_had_something_to_do_for_more_than_its_share_of_the_time() -> None:
+    load, now = Load(0.0), 0.0
+
+    def go_on(windows: float, share: float) -> None:
+        nonlocal now
+        until = now + windows * WINDOW
+        while now < until:
+            load.wakes(now)
+            load.rests(now + share * WINDOW / 10)
+            now += WINDOW / 10
+
+    go_on(3.0, BUSY_MAX - 0.1)
+    assert not load.high
+    go_on(3.0, BUSY_MAX + 0.1)
+    assert load.high
+    go_on(3.0, BUSY_MAX - 0.1)
+    assert not load.high
+
+
+async def test_sleepers_wake_in_order_at_their_times_and_when_they_are_told_to(autojump_clock: MockClock) -> None:
+    woken: list[tuple[str, float]] = []
+
+    async def sleep(name: str, seconds: float, shared: Sleepers) -> None:
+        await shared.sleep(seconds)
+        woken.append((name, trio.current_time() - began))
+
+    async with sleepers() as shared, sleepers() as again:
+        assert shared is again
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for name, seconds in (("c", 3.0), ("a", 1.0), ("b", 2.0)):
+                nursery.start_soon(sleep, name, seconds, shared)
+            with trio.move_on_after(1.5) as scope:
+                await shared.sleep(2.5)
+            assert scope.cancelled_caught
+            nursery.start_soon(sleep, "d", 0.0, shared)
+    assert woken == [("a", 1.0), ("d", 1.5), ("b", 2.0), ("c", 3.0)]
+    await shared.sleep(1.0)
+    assert trio.current_time() - began == pytest.approx(4.0), "what sleeps after the end sleeps by itself"
+
+
+async def test_who_sleeps_when_all_ends_is_woken(autojump_clock: MockClock) -> None:
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        async with sleepers() as shared:
+            nursery.start_soon(shared.sleep, 1000.0)
+            await trio.sleep(1.0)
+        with trio.fail_after(1.0):
+            while nursery.child_tasks:  # noqa: ASYNC110 -- virtual time
+                await trio.sleep(0.1)
+        assert trio.current_time() - began < 2.0

@@ -14,11 +14,14 @@ import pytest
 import trio
 
 from cluster.compare.cell import Cell
-from cluster.compare.live import Counters, ReplicaLost, StartFailed, run_cell
+from cluster.compare.live import Counters, StartFailed, run_cell
 from cluster.compare.live_timer import punctual_timers
+from tests.compare_live.children import check_that_a_loss_ends_the_run, children
 from tiedreq.core.errors import BadOption
 from tiedreq.slowness import parse_pause
 from tiedreq.units import parse_latency
+
+PROGRAM = "cluster.shared_replicas"
 
 
 def small(**changes: Any) -> Cell:
@@ -28,12 +31,7 @@ def small(**changes: Any) -> Cell:
 
 def programs() -> list[psutil.Process]:
     """The programs that this process has started and that are replicas."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if "cluster.shared_replicas" in process.cmdline():
-                found.append(process)
-    return found
+    return children(PROGRAM)
 
 
 @pytest.mark.parametrize(
@@ -108,21 +106,7 @@ def test_a_run_of_replicas_that_share_processes_counts_everything_once() -> None
 
 @pytest.mark.system
 def test_a_lost_process_ends_the_run_with_all_its_replicas() -> None:
-    def kill() -> None:
-        patience = time.monotonic() + 20
-        while time.monotonic() < patience:
-            found = programs()
-            if len(found) == 2 and min(process.create_time() for process in found) < time.time() - 6:
-                found[0].kill()
-                return
-            time.sleep(0.05)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(ReplicaLost, match=r"a replica was lost, and with it what it counted: r.: killed by SIGKILL"):
-        run_cell(small(duration=30.0), 1)
-    killer.join()
-    assert programs() == []
+    check_that_a_loss_ends_the_run(small(duration=30.0), PROGRAM, 2)
 
 
 @pytest.mark.system

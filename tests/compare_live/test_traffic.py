@@ -179,3 +179,17 @@ async def test_replicas_count_every_message_once(autojump_clock: MockClock) -> N
         await trio.sleep(0.001)
         assert 6 <= messages() - before - plain <= 12
         assert all(handle.status()["cpu_seconds"] > 0 for handle in cluster.handles.values())
+
+
+@pytest.mark.parametrize("rate", [100.0, 0.2], ids=["while calls are made", "after the last one"])
+async def test_what_goes_wrong_when_a_call_is_counted_ends_the_run(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, rate: float
+) -> None:
+    """And not the link, which brought the news."""
+
+    def count(*_: Any) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(Traffic, "_count", count)
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError, match="a mistake"), flatten_subgroups=True):
+        await drive(cell(rate=rate, warmup=0.0, duration=None, calls=1 if rate < 1 else 10_000))

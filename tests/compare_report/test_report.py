@@ -18,8 +18,9 @@ from cluster.compare.__main__ import main as compare
 from cluster.compare.report import cost, fan_out, ladder, tails, winners, write
 from cluster.compare.report.__main__ import main
 from cluster.compare.report.columns import WORDS
+from cluster.compare.report.page import _subjects
 from cluster.compare.report.race import run_race
-from cluster.compare.report.views import read_document, some_of
+from cluster.compare.report.views import Experiment, read_document, some_of
 from cluster.compare.report.winners import judge
 from cluster.compare.rows import COLUMNS, FAN_OUT_COLUMNS
 
@@ -265,3 +266,10 @@ def test_close_together_both_start_and_the_second_copy_yields() -> None:
     assert (second.how, second.started, second.ended) == ("yielded", pytest.approx(14), pytest.approx(17))
     assert all(notice.handled - notice.sent == pytest.approx(5) for notice in race.notices)
     assert race.answered == pytest.approx(34)
+
+
+def test_the_title_names_each_scenario_once() -> None:
+    one, ten, live = Experiment("sim", None, 1), Experiment("sim", None, 10), Experiment("live", "pauses", 1)
+    assert _subjects([one]) == "as the options say"
+    assert _subjects([one, ten, live]) == "as the options say, 1 or 10 calls per root call; pauses (live)"
+    assert _subjects([ten]) == "as the options say, 10 calls per root call"

@@ -12,6 +12,7 @@ from tests.core.telling import copy_id
 from tiedreq.core import commands as c
 from tiedreq.core import events as e
 from tiedreq.core import messages as m
+from tiedreq.core.call import CallCore
 from tiedreq.core.call_table import CallState
 from tiedreq.core.policy import Tied
 from tiedreq.core.types import Cause, CopyKind, CopyState, Load
@@ -135,11 +136,11 @@ def test_s11_two_running_copies_are_told_when_all_is_quiet() -> None:
         t.watch.check_quiet()
 
 
-def test_an_alarm_that_rings_for_nothing_is_told() -> None:
+def test_an_alarm_that_rings_for_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     t = Triangle("ab")
     call = t.call()
     t.calls[call]._backup_at = t.now + 1.0
-    t.calls[call]._send_backup = lambda now: None  # type: ignore[method-assign]
+    monkeypatch.setattr(CallCore, "_send_backup", lambda self, now: None)
     with pytest.raises(InvariantBroken, match=r"^wake_at: "):
         t.advance(1.0)
     assert t.calls[call].state == CallState.RACING

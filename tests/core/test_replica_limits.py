@@ -92,7 +92,9 @@ def test_a_lane_is_free_again_however_its_copy_ends(ending: str) -> None:
             outcome = {"finish": e.Answer(b""), "fault": e.Fault("x", "", b"", False), "stopped": None}[ending]
             solo.finish(f"{number}/u0", outcome)
         solo.run(f"{number + 1}/u0", method="lane")
+        assert solo.state(f"{number + 1}/u0") == CopyState.RUNNING
         solo.finish(f"{number + 1}/u0")
+    assert solo.load("99/u0").free == 2
 
 
 def test_two_methods_with_lanes_of_their_own() -> None:

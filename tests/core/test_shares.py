@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
+from tests._effort import lines_run
 from tiedreq.core.commands import ReplicaCommand, SendPeer, StartWork
 from tiedreq.core.events import (
     Answer,
@@ -196,19 +193,9 @@ def test_a_choice_among_many_clients_costs_what_one_among_few_does() -> None:
         running = queue.running(8)
         for client in range(7):
             running.add("work", client)
-        lines = 0
-
-        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-            nonlocal lines
-            lines += event == "line"
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            assert queue.take(running) == 7
-        finally:
-            sys.settrace(before)
-        return lines
+        taken: list[int | None] = []
+        spent = lines_run(lambda: taken.append(queue.take(running)))
+        assert taken == [7]
+        return spent
 
     assert spent(10) == spent(1000)

@@ -206,6 +206,26 @@ def test_a_constant_service_is_left_alone() -> None:
     assert game.sent == 0 and "faster" in view.state_reason
 
 
+def test_backups_of_stuck_calls_leave_no_debt_where_everything_stands_still() -> None:
+    """They last to the deadlines of their calls; charged with that, the bucket would be empty for minutes."""
+    learning, now = MethodLearning(LearningOptions(), 0.0), 0.0
+    for _ in range(2_000):
+        now += 0.01
+        learning.finished(0.01, now, used=True)
+    assert learning.delay(now) is NoDelay.NOT_WORTH and learning.try_backup(now) is None
+    tickets = []
+    while (ticket := learning.try_backup(now, stuck=True)) is not None:
+        tickets.append(ticket)
+    assert 1 < len(tickets) <= 20
+    for ticket in tickets:
+        learning.backup_ended(ticket, BackupEnd.VOID, 30.0, now)
+    assert 0 <= learning.budget.balance < 0.01e9
+    for _ in range(200):  # two seconds of traffic
+        now += 0.01
+        learning.finished(0.01, now, used=True)
+    assert learning.try_failover(now, link_lost=False)
+
+
 def test_no_budget_means_no_backup_and_no_failover_after_a_refusal() -> None:
     learning = MethodLearning(LearningOptions(budget=0.0, after=0.01), 0.0)
     assert learning.try_backup(1.0) is None

@@ -185,3 +185,23 @@ def test_read_only_until_the_token_is_there(up: Callable[..., Up], page: Page) -
     page.wait(f"{state('r1')} === 'up'")
     assert launcher.stop() == 0
     page.wait("document.getElementById('link').textContent === 'the launcher does not answer'")
+
+
+def test_the_steps_of_the_show(up: Callable[..., Up], page: Page) -> None:
+    """Hedging melts, tying holds: three buttons drive the same load at the same work, with one policy each."""
+    launcher = up("--replicas", "2", "--slots", "2", "--json")
+    launcher.event("ready")
+    page.open(ctl(launcher, "dashboard").strip())
+    page.wait("document.getElementById('link').textContent === 'live' && !document.getElementById('panel').disabled")
+    driven = []
+    for policy in ("plain", "hedged-fixed", "tied"):
+        page.run(f"document.querySelector('#steps [data-policy={policy}]').click()")
+        page.wait(f"document.getElementById('step-said').textContent.includes('calls/s with {policy} to work')")
+        page.wait(f"document.querySelector('#steps [data-policy={policy}]').getAttribute('aria-pressed') === 'true'")
+        found = status(launcher)
+        assert found["traffic"]["policy"] == policy
+        driven.append((found["traffic"]["rate"], found["work"]["service"]))
+    assert len(set(driven)) == 1 and driven[0][0] > 0 and "lognormal" in driven[0][1]
+    page.run("document.querySelector('#steps [data-policy=\"\"]').click()")
+    page.wait("document.getElementById('step-said').textContent === 'no traffic is driven'")
+    assert launcher.stop() == 0

@@ -170,9 +170,11 @@ async def test_the_end_does_not_wait_for_one_that_does_not_read(
     with trio.fail_after(30):
         async with served(tmp_path) as page:
             stream = await page.connect()
-            with trio.move_on_after(0.5):
+            with trio.move_on_after(0.5) as waiting:
                 while True:
                     await stream.send_all(page.head("GET", "/static/vendor/uPlot.iife.min.js") * 50)
+            assert waiting.cancelled_caught, "the server waits for one that does not read"
+        assert await ended(stream), "and cut it off at its end"
     await stream.aclose()
 
 
@@ -212,6 +214,7 @@ async def test_who_goes_away_makes_room(tmp_path: Path, monkeypatch: pytest.Monk
         with trio.fail_after(30):
             while answered < 60:
                 answered += await trio.to_thread.run_sync(ask, page.port)
+        assert answered == 60
 
 
 async def _try(page: Served) -> int:

@@ -57,7 +57,9 @@ def containers(form: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_object_is_valid(form: str) -> None:
-    for found in rendered(form):
+    objects = rendered(form)
+    assert objects, "what has no objects has no invalid ones"
+    for found in objects:
         validate(found, latest_version(), strict=True)
 
 

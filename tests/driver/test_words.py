@@ -14,7 +14,7 @@ import tiedreq
 from tests.net_layer.ends import Recorder
 from tiedreq.core.link_options import LinkSide
 from tiedreq.core.messages import Welcome
-from tiedreq.net.link import dialed_link
+from tiedreq.net.link_ends import dialed_link
 from tiedreq.net.websocket import dial_websocket
 from tiedreq.wire.limits import WireLimits
 from tiedreq.wire.proof import TokenAuthenticator

@@ -11,7 +11,7 @@ import trio.testing
 from tests.httpx_hedge._backend import DELAY, Act, Backend, hedging
 from tests.httpx_hedge._loops import on_asyncio, on_trio
 from tiedreq.core.policy import Backup, Hedged, Plain
-from tiedreq.hedging.race import LATER
+from tiedreq.hedging.starting import LATER
 from tiedreq.httpx import HedgedTransport
 
 URL = "http://service/things"

@@ -9,7 +9,8 @@ import pytest
 from tiedreq.core.delay import NoDelay
 from tiedreq.core.learning import LearningOptions
 from tiedreq.core.policy import Backup
-from tiedreq.hedging.starting import START_SAMPLES, START_SAMPLES_MAX, StartingBook, StartingLesson
+from tiedreq.hedging.planning import copies
+from tiedreq.hedging.starting import LATER, START_SAMPLES, START_SAMPLES_MAX, StartingBook, StartingLesson
 from tiedreq.laws import Constant, parse_law
 
 STRAGGLERS = parse_law("lognormal(mean=5ms,sd=2ms)*10@0.05")
@@ -80,3 +81,24 @@ def test_a_book_is_bounded_and_keeps_what_is_used() -> None:
         book.lesson(f"other {number}", backup, 0.0)
         assert book.lesson("first", backup, 0.0) is first and len(book) <= 3
     assert isinstance(first, StartingLesson)
+
+
+def lesson_of(law_text: str, budget: float, backups: int, count: int = 3000) -> StartingLesson:
+    lesson = StartingLesson(LearningOptions(budget=budget), 0.0, backups)
+    taught(lesson, parse_law(law_text), count, seed=2)
+    return lesson
+
+
+@pytest.mark.parametrize("budget", [0.05, 0.1])
+@pytest.mark.parametrize("backups", [1, 2])
+def test_a_smooth_law_gets_the_delay_that_spends_the_budget_in_copies(budget, backups) -> None:
+    lesson = lesson_of("exp(10ms)", budget, backups)
+    delay, law = lesson.delay(3.0), lesson.latency.law()
+    assert isinstance(delay, float) and law is not None
+    assert budget * 0.9 < copies(law, delay, backups, LATER) <= budget * 1.05
+
+
+def test_a_slow_mode_larger_than_the_budget_keeps_the_delay_of_the_rule() -> None:
+    lesson = lesson_of("bimodal(20ms,500ms,0.25)", 0.1, 2)
+    delay = lesson.delay(3.0)
+    assert isinstance(delay, float) and delay < 0.03

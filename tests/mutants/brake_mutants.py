@@ -91,7 +91,7 @@ class TiesInDebt(WorkBudget):
 class LostLinksAreFree(LinkLostBudget):
     """6.4: failovers after a lost link draw on nothing."""
 
-    def try_spend(self, now: float) -> bool:
+    def try_spend(self, now: float, under_way: int) -> bool:
         return True
 
 
@@ -124,11 +124,11 @@ class RefusalsAreFree(CallAccount):
 
     __slots__ = ()
 
-    def try_failover(self, gone: Iterable[SentCopy], now: float) -> bool:
+    def try_failover(self, gone: Iterable[SentCopy], now: float, under_way: int) -> bool:
         causes = list(gone)
         if causes and all(copy.state == CopyState.REFUSED for copy in causes):
             return True
-        return super().try_failover(causes, now)
+        return super().try_failover(causes, now, under_way)
 
 
 class YieldedWorkIsForgotten(CallAccount):

@@ -239,7 +239,7 @@ class DeniedFailoverWaits(CallCore):
     """6.4: a failover that the bucket denies leaves its call waiting for the deadline."""
 
     def _fail_over(self, gone: list[SentCopy], backup_alive: bool, now: float) -> None:
-        if self._account.try_failover(gone, now):
+        if self._account.try_failover(gone, now, self._stats.under_way):
             self._new_round(now)
 
 

@@ -70,7 +70,7 @@ class Step:
     @property
     def lesson(self) -> Lesson | None:
         """What is known of the method, where the brake is on."""
-        return self.core._account.lesson if self.core._account._braked else None
+        return self.core._account.lesson if self.core._account.braked else None
 
 
 # ---- copies, rounds, backups -----------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def failovers_pay(step: Step) -> None:
         return
     gone = [s for s in core.copies.values() if s.round == step.before.rounds and s.kind != CopyKind.BACKUP]
     if isinstance(event, LinkLost) and any(sent.cause == Cause.LINK_LOST for sent in gone):
-        need(lesson.link_lost.balance <= 99 + CLOSE, "6.4", "a failover after a lost link draws on nothing")
+        need(lesson.link_lost.debt >= 1 - CLOSE, "6.4", "a failover after a lost link draws on nothing")
     elif isinstance(event, CopyEnded) and gone and all(sent.cause == Cause.FULL for sent in gone):
         need(lesson.budget.taken > step.before.taken, "6.4", "a failover after a refusal draws on nothing")
 

@@ -349,7 +349,7 @@ def in_the_drivers(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiedreq.net.server.ReplicaCore", replica_core)
         patch.setattr("tiedreq.net.desk.CallCore", call_core)
-        patch.setattr("tiedreq.net.link.LinkCore", link_core)
+        patch.setattr("tiedreq.net.link_ends.LinkCore", link_core)
         yield
 
 
@@ -364,7 +364,7 @@ def blow(
     with pytest.MonkeyPatch.context() as patch:
         # Real randomness would make each run another one.
         patch.setattr("secrets.SystemRandom", lambda: random.Random(seed))
-        patch.setattr("tiedreq.net.link.SystemRandom", lambda: random.Random(seed))
+        patch.setattr("tiedreq.net.link_ends.SystemRandom", lambda: random.Random(seed))
         bench = Bench(storm, seed)
         cores = (bench.watched_replica(replica_core), bench.watched_call(call_core), bench.watched_link(link_core))
         with in_the_drivers(*cores):

@@ -152,8 +152,8 @@ class DropsWithoutCause(ReplicaCore):
 class RefusalsAreForgotten(ReplicaCore):
     """5.7: a refused copy leaves no tombstone: its Submit, arriving again, is taken."""
 
-    def _retire(self, held: HeldCopy, trigger: CopyTrigger, *, remember: bool = True) -> CopyState:
-        return super()._retire(held, trigger, remember=remember and trigger != CopyTrigger.REFUSAL)
+    def _retire(self, held: HeldCopy, trigger: CopyTrigger, now: float, *, remember: bool = True) -> CopyState:
+        return super()._retire(held, trigger, now, remember=remember and trigger != CopyTrigger.REFUSAL)
 
 
 class TombstonesWithoutNumber(ReplicaCore):

@@ -13,7 +13,8 @@ from tiedreq.core.link_options import LinkSide
 from tiedreq.core.messages import Cancel, Message, Submit, Welcome
 from tiedreq.core.types import UNTIED, CopyId, CopyKind, Identity
 from tiedreq.errors import ConnectError
-from tiedreq.net.link import Link, dialed_link
+from tiedreq.net.link import Link
+from tiedreq.net.link_ends import dialed_link
 from tiedreq.net.link_owner import LinkDown, LinkOptions, LinkOwner, LinkUp
 from tiedreq.net.network import Network
 from tiedreq.net.transport import Transport

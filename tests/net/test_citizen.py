@@ -245,14 +245,24 @@ async def test_an_answer_that_arrives_with_the_deadline(autojump_clock: MockCloc
 async def test_a_cancel_after_the_outcome_does_not_lose_it(autojump_clock: MockClock) -> None:
     """The call has ended when the scope is cancelled in the same pass: a value or the cancel, and the sums hold."""
     cluster = LocalCluster(bench_service(), replicas=2)
+    values: list[str] = []
     async with cluster as client:
-        for _ in range(30):
+
+        async def call() -> None:
+            values.append(await client.tied_call("work", 0.5))
+
+        for number in range(30):
+            came = len(values)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(client.tied_call, "work", 0.5)
-                    await trio.sleep(0.5)
+                    nursery.start_soon(call)
+                    await trio.sleep(0.5 if number < 20 else 0.5 + (number - 25) * 1e-9)
                     scope.cancel()
+            assert scope.cancelled_caught == (len(values) == came), "a value or the cancel"
         await assert_idle(cluster, client)
+        stats = client.stats()
+        assert (stats["calls"], stats["failed"], stats["answered"] + stats["cancelled"]) == (30, 0, 30)
+        assert 0 < len(values) <= stats["answered"] and stats["cancelled"] > 0
 
 
 async def test_a_scope_whose_deadline_moves(autojump_clock: MockClock) -> None:

@@ -120,6 +120,14 @@ async def test_the_budget_covers_all_attempts(autojump_clock: MockClock) -> None
         await assert_idle(cluster, client)
 
 
+async def test_a_call_without_time_says_so(autojump_clock: MockClock) -> None:
+    """And not that no replica was there."""
+    async with LocalCluster(bench_service(), replicas=2) as client:
+        with pytest.raises(DeadlineExceeded, match=r"its time was over when it was made"):
+            await client.call("work", 1, timeout=0.0)
+        assert client.stats()["copies_sent"] == 0
+
+
 async def test_a_hedge_delay_beyond_the_deadline(autojump_clock: MockClock) -> None:
     cluster = LocalCluster(bench_service(), replicas=2)
     async with cluster as client:

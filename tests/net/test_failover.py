@@ -528,3 +528,40 @@ async def test_a_pair_of_which_one_drains(autojump_clock: MockClock) -> None:
         policy = Hedged(Backup(after=0.002, since="send"))
         assert await client.hedged_call("work", 0.01, policy=policy) == "r0"
         assert len(journal) == before + 2 and client.stats()["backups_without_target"] == 1
+
+
+async def test_what_may_not_run_twice_is_sent_again_if_it_never_left(autojump_clock: MockClock) -> None:
+    """Its link is lost while its Submit waits behind others, or has left in part: it certainly did not run."""
+    service, ran = tiedreq.Service("s"), list[str]()
+
+    @service.method()
+    async def charge(ctx: tiedreq.Context, args: Any) -> str:
+        ran.append(args[0])
+        await trio.sleep(1.0)
+        return str(args[0])
+
+    cluster = LocalCluster(service, replicas=1, slots=8)
+    async with cluster as client:
+        outcomes: dict[str, object] = {}
+
+        async def call(name: str, size: int = 0) -> None:
+            try:
+                outcomes[name] = await client.call("charge", [name, bytes(size)], timeout=30)
+            except tiedreq.CallError as error:
+                outcomes[name] = type(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, "runs")
+            await trio.sleep(0.1)
+            cluster.network.hold("client", "r0")
+            nursery.start_soon(call, "left")
+            await trio.sleep(0.1)
+            nursery.start_soon(call, "left in part", 2_000_000)
+            await trio.sleep(0.1)
+            nursery.start_soon(call, "waits")
+            await trio.sleep(0.1)
+            cluster.network.cut("client", "r0")
+            cluster.network.heal()
+        assert outcomes.pop("runs") == outcomes.pop("left") == tiedreq.OutcomeUnknown
+        assert outcomes == {"left in part": "left in part", "waits": "waits"}
+        assert sorted(ran) == ["left in part", "runs", "waits"], "and each ran once"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -12,7 +13,7 @@ from trio.testing import MockClock
 import tiedreq
 from tests.net.bench import Journal, assert_idle, bench_service
 from tests.net.raw import NONCE, RawLink, identities, raw_link, seat
-from tiedreq import ReplicaLimits
+from tiedreq import ReplicaLimits, Tied
 from tiedreq.core.link_options import LinkSide
 from tiedreq.core.messages import (
     Cancel,
@@ -293,19 +294,27 @@ async def test_a_notice_that_overtakes_its_copy_drops_it(autojump_clock: MockClo
 
 
 async def test_forged_notices_for_the_copies_of_others(autojump_clock: MockClock) -> None:
-    """B42: only the partner that a copy names can drop it."""
+    """B42: only the partner that a copy names can drop it. (Nothing true is said here: the mesh is held.)"""
     journal = Journal()
     cluster = LocalCluster(bench_service(journal), replicas=2, slots=1, mesh_latency=0.001)
+    policy = Tied(backup=None, stagger=0.0)
     side = LinkSide("tiedreq", "replica", "a0", 99)
     async with cluster as client, raw_link(seat(cluster), cluster.urls["r0"], side=side) as forger:
+        cluster.network.partition(["r0"], ["r1"])
         async with trio.open_nursery() as nursery:
             for _ in range(10):
-                nursery.start_soon(client.tied_call, "work", 0.5)
+                nursery.start_soon(partial(client.tied_call, "work", 0.5, policy=policy))
             await trio.sleep(0.1)
+            status = cluster.handles["r0"].status
+            waiting = status()["queue"]
+            assert waiting == 9
             for number in range(1, 11):
                 for rank in (0, 1):
                     forger.send(Started(CopyId(client.nonce, number, 0, rank), 5.0, None))
+            await trio.sleep(0.1)
+            assert (status()["queue"], status()["dropped_by_peer"], status()["running"]) == (waiting, 0, 1)
         assert client.stats()["answered"] == 10 and client.stats()["failovers"] == 0
+        cluster.network.heal()
         await assert_idle(cluster, client)
 
 

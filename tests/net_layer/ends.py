@@ -12,7 +12,8 @@ from tiedreq.core.link_options import LinkSide
 from tiedreq.core.messages import Cancel, Message, Result, Started, Welcome
 from tiedreq.core.types import CopyId, Load
 from tiedreq.errors import ConnectError
-from tiedreq.net.link import Link, LinkDown, LinkOptions, LinkOwner, LinkUp, accepted_link, dialed_link
+from tiedreq.net.link import Link, LinkDown, LinkOptions, LinkOwner, LinkUp
+from tiedreq.net.link_ends import accepted_link, dialed_link
 from tiedreq.net.memory import MemoryNetwork
 from tiedreq.net.transport import Transport
 from tiedreq.net.websocket import dial_websocket, serve_websockets

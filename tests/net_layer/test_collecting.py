@@ -29,6 +29,11 @@ full = gc.get_stats()[2]["collections"]
 for _ in range(100):
     kept = [[] for _ in range(2 * YOUNG_MAX)]
 assert gc.get_stats()[2]["collections"] == full, "nothing was looked at in full"
+for _ in range(30):
+    kept = [[] for _ in range(50_000)]
+    for each in kept:
+        each.append(each)  # a ring that outlives collections, and is garbage after them
+assert gc.get_stats()[2]["collections"] > full, "rings that lived for a while are found before they are many"
 print("fine")
 """
 

@@ -33,7 +33,8 @@ from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Cancel, Draining, Message, MethodInfo, Result, Started, Submit, Welcome
 from tiedreq.core.types import UNTIED, CopyKind
 from tiedreq.errors import AuthRefused, ConnectError, TooLarge, VersionMismatch
-from tiedreq.net.link import Link, LinkOptions, accepted_link
+from tiedreq.net.link import Link, LinkOptions
+from tiedreq.net.link_ends import accepted_link
 from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.transport import Transport

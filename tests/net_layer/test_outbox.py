@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+
 import pytest
 import trio
 from hypothesis import given
@@ -240,6 +243,25 @@ class TestTakingBack:
         assert box.shed_oldest_notices(2) == 2
         assert arriving(frames(box)) == [cancel(0), notice(2), notice(3), notice(4)]
         assert box.shed_oldest_notices(2) == 0
+
+    def test_notices_are_not_looked_for_among_all_that_waits(self) -> None:
+        """A peer that reads nothing may leave thousands of other messages waiting; each notice would look at them."""
+
+        class NotLookedThrough(deque[object]):
+            def __iter__(self) -> Iterator[object]:
+                raise AssertionError("every message was looked at")
+
+        box = outbox()
+        box._small = NotLookedThrough()
+        for number in range(9):
+            box.put(cancel(number))
+            box.put(notice(number))
+        first = box.take_frame()
+        for number in range(50):
+            assert box.put(cancel(100 + number)) and box.put(notice(100 + number))
+            assert box.shed_oldest_notices(1) == 1 and box.shed_oldest_notices(1) == 0
+        assert first is not None and arriving([first])[-1] == notice(8)
+        assert arriving(frames(box)) == [cancel(100 + number) for number in range(50)] and box.places == 0
 
     def test_a_writer_that_stands_still_is_left_no_places_of_what_was_shed_or_taken_back(self) -> None:
         box, limit = outbox(messages_max=100), 100

@@ -5,8 +5,11 @@ The reference is wsproto, which the library itself uses.
 
 from __future__ import annotations
 
+import sys
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from random import Random
+from types import ModuleType
 
 import pytest
 import trio
@@ -32,6 +35,43 @@ def test_masking_twice_changes_nothing_and_each_byte_meets_its_key(data: bytes, 
     once = bytes(masked(data, key))
     assert once == bytes(byte ^ key[index % 4] for index, byte in enumerate(data))
     assert bytes(masked(once, key)) == data
+
+
+@pytest.mark.parametrize("size", [1023, 1024, 1025, 1026, 1027, 70_001])
+def test_masking_is_the_same_where_numpy_is_there(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    data, key = Random(size).randbytes(size), b"\x01\x80\xff\x37"
+    monkeypatch.delitem(sys.modules, "numpy")
+    without = bytes(masked(data, key))
+    used = []
+
+    class Told:
+        """NumPy, and a note of its use."""
+
+        uint32 = numpy.uint32
+
+        @staticmethod
+        def frombuffer(*arguments: object) -> object:
+            used.append(arguments)
+            return numpy.frombuffer(*arguments)
+
+    monkeypatch.setitem(sys.modules, "numpy", Told)  # type: ignore[arg-type]
+    assert bytes(masked(data, key)) == bytes(masked(memoryview(data), key)) == without
+    assert without == bytes(byte ^ key[index % 4] for index, byte in enumerate(data))
+    assert bool(used) is (size >= 1024)
+
+
+def test_masking_does_without_a_numpy_that_is_half_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread imports it: its names appear one after another, and any may be missing still."""
+    numpy = pytest.importorskip("numpy")
+    data, key = Random(1).randbytes(2000), b"\x01\x80\xff\x37"
+    whole = bytes(byte ^ key[index % 4] for index, byte in enumerate(data))
+    for names in ([], ["frombuffer"], ["uint32"]):
+        half = ModuleType("numpy")
+        for name in names:
+            setattr(half, name, getattr(numpy, name))
+        monkeypatch.setitem(sys.modules, "numpy", half)
+        assert bytes(masked(data, key)) == whole
 
 
 @given(size=SIZES, client=st.booleans())

@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import tiedreq
-from tiedreq.observe.pauses import WINDOW_SECONDS, LoopPauses
+from tiedreq.observe.pauses import WATCHED_SECONDS, WINDOW_SECONDS, LoopPauses
 from tiedreq.testing import LocalCluster
 
 
@@ -36,6 +36,7 @@ async def test_what_blocks_the_loop_is_a_pause() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pauses.run)
         await wait_all_tasks_blocked()
+        pauses.view()
         await clock.blocked(0.0)
         idle = pauses.view()
         assert idle["count"] > 0 and idle["max"] == 0
@@ -55,10 +56,12 @@ async def test_a_pause_is_told_of_for_one_window_or_two() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pauses.run)
         await wait_all_tasks_blocked()
+        pauses.view()
         await clock.blocked(0.5)
         for wait, longest in ((WINDOW_SECONDS, 0.5), (0.0, 0.5), (WINDOW_SECONDS, 0.0)):
-            clock.now += wait
-            pauses.after_io_wait(0.0)  # nothing blocked: the time passed while the loop waited
+            pauses.before_io_wait(0.0)
+            clock.now += wait  # nothing blocks: the time passes while the loop waits
+            pauses.after_io_wait(0.0)
             await clock.blocked(0.0)
             assert pauses.view()["max"] == pytest.approx(longest)
         nursery.cancel_scope.cancel()
@@ -70,6 +73,7 @@ async def test_percentiles_of_many_short_pauses_and_a_long_one() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pauses.run)
         await wait_all_tasks_blocked()
+        pauses.view()
         for number in range(300):
             await clock.blocked(0.5 if number == 150 else 0.0009)
         found = pauses.view()
@@ -88,6 +92,7 @@ async def test_a_replica_shows_them() -> None:
 
     cluster = LocalCluster(service, replicas=1)
     async with cluster as client:
+        assert cluster.handles["r0"].snapshot()["loop_pauses"]["max"] is None, "nobody had looked"
         await client.call("block", 0.05)
         await trio.sleep(0.01)
         longest = cluster.handles["r0"].snapshot()["loop_pauses"]["max"]
@@ -108,6 +113,7 @@ async def test_replicas_on_one_loop_measure_it_once() -> None:
         for scope in (first, second):
             nursery.start_soon(run, scope)
         await wait_all_tasks_blocked()
+        pauses.view()
         await clock.blocked(0.0)
         first.cancel()
         await wait_all_tasks_blocked()
@@ -120,3 +126,34 @@ async def test_replicas_on_one_loop_measure_it_once() -> None:
         count = pauses.view()["count"]
         await clock.blocked(0.3)
         assert pauses.view()["count"] == count
+
+
+async def test_it_is_measured_while_somebody_looks() -> None:
+    """Once nobody has looked for long, Trio has nobody to tell; who looks again sees nothing of before."""
+    clock = Time()
+    pauses = LoopPauses(clock)
+
+    def measured() -> bool:
+        try:
+            trio.lowlevel.remove_instrument(pauses)
+        except KeyError:
+            return False
+        trio.lowlevel.add_instrument(pauses)
+        return True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pauses.run)
+        await wait_all_tasks_blocked()
+        assert not measured()
+        for _ in range(2):
+            pauses.view()
+            for _ in range(10):
+                await clock.blocked(WATCHED_SECONDS / 10 - 1)
+                assert measured()
+            assert pauses.view()["max"] == pytest.approx(WATCHED_SECONDS / 10 - 1)
+            for _ in range(11):
+                await clock.blocked(WATCHED_SECONDS / 10)
+            assert not measured()
+            assert pauses.view()["count"] == 0
+        nursery.cancel_scope.cancel()
+    assert not measured()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import time
 from collections.abc import Iterable
+from enum import Enum
+from functools import partial
 from struct import Struct
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -13,8 +19,13 @@ from hypothesis import strategies as st
 
 import tiedreq
 from tests.observe.services import make_service
+from tiedreq.core.call import CallCore
+from tiedreq.core.sent_copy import SentCopy
+from tiedreq.core.types import CopyId
+from tiedreq.observe import client as client_observer
 from tiedreq.observe import clock
-from tiedreq.observe.replica import ReplicaObserver
+from tiedreq.observe.callring import CallRing
+from tiedreq.observe.replica import BATCH, ReplicaObserver
 from tiedreq.observe.ring import Ring
 from tiedreq.observe.stories import parse_call_id
 from tiedreq.testing import LocalCluster
@@ -90,49 +101,102 @@ async def test_counts_are_exact_whatever_the_ring_holds(autojump_clock: Any, rec
     assert wasted["methods"]["nap"]["wasted_seconds"] == pytest.approx(0.005, abs=1e-3)
 
 
-async def test_what_a_call_carries_is_not_kept(autojump_clock: Any) -> None:
-    """However few calls there are, nothing large is held beyond the frame that ends its call."""
-    service = tiedreq.Service("carrier")
+class Thing:
+    """What a user's own ``accept`` holds on to."""
+
+    def accept(self, value: Any) -> bool:
+        return len(value) > 0
+
+
+def held_by(*roots: object) -> dict[int, object]:
+    """All that these hold, directly or not, but for what a program has once: classes, functions, modules."""
+    found: dict[int, object] = {}
+    waiting = list(roots)
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found and not isinstance(one, (type, ModuleType, FunctionType, Enum)):
+            found[id(one)] = one
+            waiting += gc.get_referents(one)
+    return found
+
+
+def size_of(held: dict[int, object]) -> int:
+    return sum(sys.getsizeof(one) for one in held.values())
+
+
+async def test_what_calls_carry_is_not_kept(autojump_clock: Any) -> None:
+    """Neither arguments nor answers, nor what is the user's own. A few calls are held for a moment, but large ones."""
+    service, things = tiedreq.Service("carrier"), [Thing() for _ in range(30)]
 
     @service.method(idempotent=True)
     async def carry(ctx: tiedreq.Context, args: Any) -> Any:
-        return args if isinstance(args, bytes) else bytes(args)
+        return args
 
-    async with LocalCluster(service, replicas=1) as client:
-        assert client.observer is not None
-        for args in (bytes(100_000), 100_000):
-            await client.call("carry", args)
-            assert not client.observer.fresh
-        await client.call("carry", 10)
-        assert len(client.observer.fresh) == 1
-        assert client.observer.snapshot()["methods"][0]["calls"] == 3 and not client.observer.fresh
-
-
-async def test_what_a_copy_carries_is_not_kept(autojump_clock: Any) -> None:
-    """The same at the replica, where arguments are large; and what is held is digested within a quarter of a second."""
-    service = tiedreq.Service("carrier")
-
-    @service.method(idempotent=True)
-    async def carry(ctx: tiedreq.Context, args: Any) -> None:
-        pass
-
-    cluster = LocalCluster(service, replicas=1)
+    cluster = LocalCluster(service, replicas=2)
     async with cluster as client:
-        observer = cluster.handles["r0"]._server.observer
+        seen = client.observer
+        assert seen is not None
+        observers = [seen, *(cluster.handles[name]._server.observer for name in cluster.names)]
+        policy = tiedreq.Tied(backup=None, stagger=0.0)
+        for number, thing in enumerate(things):
+            args = {"secret": f"{number} of it" * 10 ** (number % 5)}
+            await client.call("carry", args, policy=policy, accept=thing.accept, metadata={"secret": "of it"})
+            assert len(seen.fresh) < client_observer.BATCH
+            assert all(len(core.request.payload) <= client_observer.HEAVY_BYTES for core, *_ in seen.fresh)
+        await client.call("carry", {"secret": "of it"})
+        assert len(seen.fresh) == 1
+        await trio.sleep(0.3)  # no longer than this
+        outside = ("_server", "_client", "lag", "pauses", "scope")
+        for observer in observers:
+            kept = [value for name, value in vars(observer).items() if name not in outside]
+            held = held_by(*kept).values()
+            assert not any(isinstance(one, (Thing, CallCore, SentCopy, CopyId)) for one in held)
+            texts = [one for one in held if isinstance(one, str)]
+            assert "carry" in texts and not any("of it" in one or "secret" in one for one in texts)
+            assert not any(isinstance(one, bytes) for one in held)
+
+
+async def test_what_is_kept_is_bounded_in_bytes(autojump_clock: Any) -> None:
+    """As docs/operating.md has it, of a client and of a replica; however many calls there are, it does not grow."""
+    service = make_service()
+    cluster = LocalCluster(service, replicas=2, slots=64)
+    async with cluster as client:
+        observer, server = client.observer, cluster.handles["r0"]._server
         assert observer is not None
-        await client.call("carry", 1)
-        await client.call("carry", bytes(100_000))
-        assert not observer.retired and len(observer.ring) == 2
-        await client.call("carry", bytes(100))
-        assert len(observer.retired) == 1 and len(observer.ring) == 2
-        await trio.sleep(0.3)
-        assert not observer.retired and len(observer.ring) == 3
-        await client.call("carry", 1)
-        assert (await client.inquire("snapshot"))["r0"]["methods"]["carry"]["answered"] == 4, "what waits is counted"
+        observer.calls = CallRing(100)
+        server.observer = ReplicaObserver(server, service, cluster="test", records=200)
+        sizes: list[tuple[int, int]] = []
+        for _ in range(6):
+            async with trio.open_nursery() as nursery:
+                for _ in range(150):
+                    nursery.start_soon(partial(client.tied_call, "nap", 0.001, policy=tiedreq.Tied(stagger=0.0)))
+            assert len(server.observer.retired) + len(server.observer.notes) < BATCH
+            await trio.sleep(0.3)
+            server.observer.digest()
+            assert not observer.fresh and not server.observer.retired and not server.observer.notes
+            rings = server.observer.ring, server.observer.notices
+            sizes.append((size_of(held_by(observer.calls)), size_of(held_by(*rings))))
+        assert len(observer.calls.copies) == 200 and sizes[-1][0] - sizes[0][0] < 100, "it does not grow"
+        assert sizes[0][0] <= 200 * 120 + 2_000 and sizes[0][1] <= 200 * 120 + 2_000
 
 
-async def test_notices_have_their_times_and_peers(autojump_clock: Any) -> None:
+async def test_a_call_that_lost_a_copy_is_forgotten_as_a_whole(autojump_clock: Any) -> None:
+    """Where calls have many copies the copies' ring is full before that of the calls is."""
+    policy = tiedreq.Hedged(tiedreq.Backup(after=0.01, min_after=0.0, budget=None, max_per_call=8, since="send"))
+    async with LocalCluster(make_service(), replicas=12) as client:
+        assert client.observer is not None
+        client.observer.calls = CallRing(5)
+        ids = [(await client.request("nap", 1.0, policy=policy)).call_id for _ in range(4)]
+        recent = client.observer.snapshot()["recent"]
+        assert [call["call_id"] for call in recent] == ids[-1:] and len(recent[0]["copies"]) == 9
+        found = [client.observer.find(call) for text in ids if (call := parse_call_id(text)) is not None]
+        assert [one is None for one in found] == [True, True, True, False]
+
+
+async def test_notices_have_their_times_and_peers(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are not digested before their link is lost."""
+    wall = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall)
     cluster = LocalCluster(make_service(), replicas=2, mesh_latency=0.01)
     async with cluster as client:
         await client.tied_call("nap", 0.001)  # the first records are digested one by one
@@ -147,8 +211,8 @@ async def test_notices_have_their_times_and_peers(autojump_clock: Any) -> None:
         call = parse_call_id(reply.call_id)
         assert call is not None
         told = [event for event in said.story(call)["events"] if event["what"] == "notice sent"]
-    assert {event["peer"] for event in told} == {other}
-    assert told[0]["at"] - clock.offset() == pytest.approx(began, abs=0.02)
+        assert {event["peer"] for event in told} == {other}
+        assert told[0]["at"] - clock.offset() == pytest.approx(began, abs=0.02)
 
 
 async def test_a_call_with_many_copies_is_kept_as_it_was(autojump_clock: Any) -> None:
@@ -167,10 +231,104 @@ async def test_a_call_with_many_copies_is_kept_as_it_was(autojump_clock: Any) ->
         assert copy["end"] == (attempt.end or "lost the race")
 
 
+@pytest.mark.parametrize("count", [254, 255, 256, 1_000, 70_000])
+async def test_a_call_of_very_many_copies_does_no_harm(autojump_clock: Any, count: int) -> None:
+    """With ``rounds_max`` in the thousands a call can have them. It is kept as long as the ring has room for it."""
+    async with LocalCluster(make_service(), replicas=2) as client:
+        seen = client.observer
+        assert seen is not None
+        await client.call("nap", 0.001)
+        ((core, *_),) = seen.fresh
+        ((first, sent),) = core.copies.items()
+        for serial in range(1, count):
+            core.copies[first._replace(round=serial)] = sent
+        call = core.request.id
+        sent.round = count
+        view = seen.find(call)
+        assert seen.snapshot()["methods"][0]["copies"] == count
+        await client.call("nap", 0.001)
+        assert seen.snapshot()["recent"][-1]["outcome"] == "answered"
+    assert (view is not None and len(view["copies"]) == count) == (count <= 2_000)
+
+
 async def test_a_cancelled_call_is_counted_without_a_frame(autojump_clock: Any) -> None:
     async with LocalCluster(make_service(), replicas=1) as client:
         with trio.move_on_after(0.1):
             await client.call("nap", 50.0)
         await trio.sleep(1.0)
-        assert client.observer is not None and not client.observer.fresh
+        assert client.observer is not None
         assert client.observer.snapshot()["recent"][0]["outcome"] == "cancelled"
+
+
+async def test_each_failure_that_is_remembered_has_its_code(autojump_clock: Any) -> None:
+    """Of calls with one copy the ring holds twice as many."""
+    service = tiedreq.Service("refusing")
+
+    @service.method(idempotent=True)
+    async def refuse(ctx: tiedreq.Context, args: Any) -> None:
+        raise tiedreq.Failure("never", "not today")
+
+    async with LocalCluster(service, replicas=1) as client:
+        assert client.observer is not None
+        client.observer.calls = CallRing(5)
+        for _ in range(15):
+            with pytest.raises(tiedreq.RemoteFailure):
+                await client.call("refuse")
+        recent = client.observer.snapshot()["recent"]
+    assert [(call["outcome"], call["code"]) for call in recent] == [("failed", "never")] * 10
+
+
+async def test_large_details_of_a_failure_are_not_held(autojump_clock: Any) -> None:
+    service = tiedreq.Service("refusing")
+
+    @service.method(idempotent=True)
+    async def refuse(ctx: tiedreq.Context, size: int) -> None:
+        raise tiedreq.Failure("never", "not today", details="x" * size)
+
+    async with LocalCluster(service, replicas=1) as client:
+        assert client.observer is not None
+        for size, held in ((100, 1), (client_observer.HEAVY_BYTES, 0)):
+            with pytest.raises(tiedreq.RemoteFailure):
+                await client.call("refuse", size)
+            assert len(client.observer.fresh) == held
+
+
+async def test_who_watches_can_not_keep_a_call_from_its_outcome(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LocalCluster(make_service(), replicas=2) as client:
+        seen = client.observer
+        assert seen is not None
+        with monkeypatch.context() as broken:
+            broken.setattr(seen.calls, "copies", None)
+            for _ in range(client_observer.BATCH):
+                assert await client.call("nap", 0.001, timeout=5.0) in {"r0", "r1"}
+            assert not seen.fresh, "what could not be kept is not tried again"
+        assert await client.call("nap", 0.001, timeout=5.0) in {"r0", "r1"}
+
+
+async def test_what_a_replica_could_not_keep_is_not_tried_again(autojump_clock: Any) -> None:
+    cluster = LocalCluster(make_service(), replicas=1)
+    async with cluster as client:
+        await client.call("nap", 0.001)
+        observer = cluster.handles["r0"]._server.observer
+        assert observer is not None
+        observer.digest()
+        ring, observer.ring = observer.ring, None  # type: ignore[assignment]
+        observer.retired.append((1.0, 0.5, 0.6, "nap", 0, 0, 0, 1, 2, 0, -1))  # type: ignore[arg-type]
+        with pytest.raises(AttributeError):
+            observer.digest()
+        assert not observer.retired and not observer.notes
+        observer.ring = ring
+        await client.call("nap", 0.001)
+        assert client.observer is not None and client.observer.snapshot()["methods"][0]["calls"] == 2
+
+
+async def test_a_client_that_is_closed_holds_nothing_of_its_last_calls(autojump_clock: Any) -> None:
+    async with LocalCluster(make_service(), replicas=2) as client:
+        seen = client.observer
+        assert seen is not None
+        for _ in range(3):
+            await client.call("nap", 0.001)
+        assert seen.fresh
+    assert not seen.fresh and len(seen.calls.copies) >= 3

@@ -81,7 +81,7 @@ async def test_rings_have_a_limit_and_the_newest_stay(autojump_clock: Any) -> No
         ids = [(await client.request("nap", 0.001)).call_id for _ in range(80)]
         assert [call["call_id"] for call in client.observer.snapshot(recent=5)["recent"]] == ids[-5:]
         assert client.observer.snapshot(recent=0)["recent"] == []
-        assert len(client.observer.calls) == 80
+        assert len(client.observer.calls.copies) == 80
 
 
 def test_limits_are_checked() -> None:

@@ -53,7 +53,7 @@ async def traced(cluster: LocalCluster, traces: Traces) -> AsyncIterator[tiedreq
     async with cluster as client:
         client.tracer = OtelClientTracer(traces.provider)
         for name, handle in cluster.handles.items():
-            handle._server.executor.tracer = OtelReplicaTracer(name, traces.provider)
+            handle._server.executions.tracer = OtelReplicaTracer(name, traces.provider)
         yield client
 
 
@@ -84,7 +84,7 @@ async def test_a_tied_call_is_a_span_with_a_child_for_each_copy(autojump_clock: 
         assert execution.status.status_code == StatusCode.UNSET
     assert {span.attributes["tiedreq.end"] for span in executions.values()} == {"done", "yielded: started"}
     assert (call.end_time - call.start_time) / 1e9 == pytest.approx(reply.latency, abs=1e-6)
-    assert not client.tracer._calls and not any(h._server.executor.tracer._spans for h in cluster.handles.values())
+    assert not client.tracer._calls and not any(h._server.executions.tracer._spans for h in cluster.handles.values())
 
 
 async def test_spans_hang_below_the_callers_and_the_handlers_own(autojump_clock: Any, traces: Traces) -> None:

@@ -19,9 +19,10 @@ from tiedreq.core.budget import (
     FLOOR_SECONDS,
     HOLD_SECONDS,
     LINK_LOST_BURST,
-    LINK_LOST_HOLD_SECONDS,
+    LINK_LOST_FADE_SECONDS,
     LINK_LOST_PER_SECOND,
     LINK_LOST_SHARE,
+    LINK_LOST_TIMES,
     RATE_SECONDS,
     UNTIED_SECONDS,
     LinkLostBudget,
@@ -241,54 +242,49 @@ class BrakeMachine(RuleBasedStateMachine):
 
 
 class LinkLostMachine(RuleBasedStateMachine):
-    """The bucket of failovers against a fraction."""
+    """The bucket of failovers against a fraction. Many calls are under way, or few."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now, self.budget, self.denied = 0.0, LinkLostBudget(0.0), 0
-        self.balance = Fraction(LINK_LOST_BURST)
+        self.small, self.large = Fraction(0), Fraction(0)
         self.since = Fraction(0)
-        self.answers: list[tuple[float, int, float]] = []
 
     @rule(seconds=st.floats(0.0, 20.0))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def rates(self) -> tuple[float, float]:
-        """Answers, and busy seconds, per second: each by its age."""
-        parts = [(math.exp((at - self.now) / RATE_SECONDS) / RATE_SECONDS, *told) for at, *told in self.answers]
-        return math.fsum(part * times for part, times, _ in parts), math.fsum(
-            p * times * busy for p, times, busy in parts
-        )
+    def pay(self, copies: Fraction) -> None:
+        self.large = max(Fraction(0), self.large - max(Fraction(0), copies - self.small))
+        self.small = max(Fraction(0), self.small - copies)
 
-    @staticmethod
-    def full(rates: tuple[float, float]) -> Fraction:
-        return Fraction(max(LINK_LOST_BURST, LINK_LOST_HOLD_SECONDS * max(rates)))
-
-    @rule(times=st.integers(1, 50), busy=st.floats(0.0, 100.0))
-    def earn(self, times: int, busy: float) -> None:
-        answers, seconds = self.rates()
-        for number in range(1, times + 1):
-            self.budget.earn(busy, self.now)
-            rates = answers + number / RATE_SECONDS, seconds + number * busy / RATE_SECONDS
-            self.balance = min(self.full(rates), self.balance + Fraction(LINK_LOST_SHARE))
-        self.answers.append((self.now, times, busy))
-
-    @rule(times=st.integers(1, 120))
-    def spend(self, times: int) -> None:
-        passed, self.since = Fraction(self.now) - self.since, Fraction(self.now)
-        if passed > 0:
-            self.balance = min(self.full(self.rates()), self.balance + passed * Fraction(LINK_LOST_PER_SECOND))
+    @rule(times=st.integers(1, 50))
+    def earn(self, times: int) -> None:
         for _ in range(times):
-            left = self.budget.try_spend(self.now)
-            if abs(self.balance - 1) > Fraction(1, 10**6):
-                assert left == (self.balance > 1)
-            self.balance -= left
+            self.budget.earn()
+        self.pay(times * Fraction(LINK_LOST_SHARE))
+
+    @rule(times=st.integers(1, 150), under_way=st.integers(0, 120))
+    def spend(self, times: int, under_way: int) -> None:
+        passed, self.since = Fraction(self.now) - self.since, Fraction(self.now)
+        self.large *= Fraction(math.exp(-float(passed) / LINK_LOST_FADE_SECONDS))
+        self.pay(passed * Fraction(LINK_LOST_PER_SECOND))
+        most = max(Fraction(0), Fraction(LINK_LOST_TIMES) * under_way - Fraction(LINK_LOST_BURST))
+        slack = Fraction(1, 10**6)
+        for _ in range(times):
+            left = self.budget.try_spend(self.now, under_way)
+            if left and self.large + 1 <= most + slack and self.budget.large > self.large:
+                self.large += 1
+            else:
+                assert self.large + 1 >= most - slack
+                assert left == (self.small + 1 <= LINK_LOST_BURST) or abs(self.small + 1 - LINK_LOST_BURST) < slack
+                self.small += left
             self.denied += not left
 
     @invariant()
     def the_figures_are_those_of_the_model(self) -> None:
-        assert abs(Fraction(self.budget.balance) - self.balance) <= Fraction(1, 10**6)
+        assert abs(Fraction(self.budget.small) - self.small) <= Fraction(1, 10**6)
+        assert abs(Fraction(self.budget.large) - self.large) <= Fraction(1, 10**6)
         assert self.budget.denied == self.denied
 
 

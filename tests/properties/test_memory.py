@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tiedreq.core.memory import (
+    STALE_MIN,
     CancelMarkers,
     MarkerBook,
     MarkerKind,
@@ -233,6 +234,24 @@ def test_tombstones_keep_the_latest_of_each_tie_or_untied_copy(added: list[tuple
         for copy, _, _ in added:
             found = [other for other in model if memory_key(other.copy) == memory_key(copy)]
             assert real.get(copy) == (found[0] if found else None)
+
+
+terminal = st.sampled_from([state for state in CopyState if state.terminal])
+
+
+@given(st.integers(1, 6), st.lists(st.tuples(copies, terminal, st.booleans(), st.booleans()), min_size=1))
+def test_a_tombstone_that_is_packed_is_the_same(size: int, ended: list[tuple[CopyId, CopyState, bool, bool]]) -> None:
+    """Also when so many are remembered anew that the order of the old ones is cleared up."""
+    real, model = Tombstones(size), list[Tombstone]()
+    for copy, state, started, packed in ended * (1 + 3 * STALE_MIN // len(ended)):
+        stone = Tombstone(copy, state, started)
+        if packed:
+            real.bury(memory_key(copy), copy.rank, state, started)
+        else:
+            real.add(stone)
+        model = [*(other for other in model if memory_key(other.copy) != memory_key(copy)), stone][-size:]
+        assert real.snapshot() == tuple(model)
+        assert all(real.get(other.copy) == other for other in model)
 
 
 @given(tied, tied)

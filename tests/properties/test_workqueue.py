@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests._effort import lines_run
 from tiedreq.core.events import CallerConnected, PeerConnected, PeerStarted, SubmitReceived
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.messages import Submit
@@ -170,21 +169,9 @@ class Counted(CopyId):
 
 
 def effort(action: Callable[[], object]) -> tuple[int, int]:
-    """How many lines of Python ran and how often a copy's identity was looked at: the same on every machine."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    Counted.looks, before = 0, sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return lines, Counted.looks
+    """How many lines of Python ran and how often a copy's identity was looked at."""
+    Counted.looks = 0
+    return lines_run(action), Counted.looks
 
 
 def test_what_leaves_the_queue_costs_the_same_whatever_its_length() -> None:

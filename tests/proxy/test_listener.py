@@ -79,6 +79,36 @@ async def test_requests_sent_ahead(connect, autojump_clock) -> None:
         assert split(await plug.until(b"GET / "))[0] == 200
 
 
+async def test_plain_requests_and_others_on_one_connection(connect, autojump_clock) -> None:
+    async def in_turns(visit: Visit) -> None:
+        if visit.target == b"/parts":
+            await visit.respond(200, [], b"GE")
+            await visit.send(b"T /parts")
+            await visit.finish()
+        else:
+            await echo(visit)
+
+    plug = connect(in_turns)
+    for target in (b"/", b"/parts", b"/", b"/parts", b"/parts", b"/"):
+        answer = (await exchange(plug, GET.replace(b"/ ", target + b" ")))[2]
+        assert answer.replace(b"\r\n", b"").replace(b"2GE8T", b"GET") in (b"GET / ", b"GET /parts0"), answer
+        assert (await exchange(plug, GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")))[2] == b"GET / "
+
+
+async def test_a_request_sent_ahead_while_a_plain_one_is_worked_on(connect, autojump_clock) -> None:
+    async def slow(visit: Visit) -> None:
+        await trio.sleep(1)
+        await echo(visit)
+
+    plug = connect(slow)
+    await plug.send(GET)
+    await trio.sleep(0.5)
+    await plug.send(GET.replace(b"/", b"/2", 1) + GET.replace(b"/", b"/3", 1))
+    for end in (b"GET / ", b"GET /2 ", b"GET /3 "):
+        assert split(await plug.until(end))[0] == 200
+    assert (await exchange(plug, GET))[2] == b"GET / "
+
+
 async def test_byte_by_byte(connect, autojump_clock) -> None:
     plug = connect()
     for byte in b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc":

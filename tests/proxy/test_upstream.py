@@ -48,6 +48,23 @@ async def test_a_connection_is_kept_and_used_again(nursery, autojump_clock) -> N
     assert upstream.gone == 2
 
 
+async def test_an_answer_in_two_pieces_is_the_same_wherever_it_is_cut(nursery, autojump_clock) -> None:
+    text = answer(b"one answer")
+
+    async def in_pieces(number: int, plug: Plug) -> None:
+        for cut in range(1, len(text)):
+            await read_request(plug)
+            await plug.send(text[:cut])
+            await trio.sleep(0.01)
+            await plug.send(text[cut:])
+
+    upstream = ScriptedUpstream(in_pieces, nursery)
+    client = HttpClient(upstream.dial)
+    for _ in range(1, len(text)):
+        assert await get(client) == b"one answer"
+    assert upstream.dialed == 1 and client.idle == 1
+
+
 async def test_what_may_not_be_repeated_goes_only_on_a_fresh_connection(nursery, autojump_clock) -> None:
     upstream = ScriptedUpstream(echo, nursery)
     client = HttpClient(upstream.dial)

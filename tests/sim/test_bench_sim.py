@@ -48,9 +48,21 @@ def test_sizes_are_compared_at_equal_load(tmp_path: Path) -> None:
     assert rows["2 replicas, a call"]["ratio"] == 1
 
 
+@pytest.mark.system
+def test_memory_is_looked_at_while_many_calls_are_made(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    done = bench("--endure", "20000", "--json", str(file))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    speed, first, later, last = json.loads(file.read_text())["rows"]
+    assert done.stdout.count("MiB") >= 3 and speed["value"] > 100
+    assert 1 < first["value"] <= later["value"] + later["spread"]
+    assert last["ratio_to"] == first["name"] and last["value"] >= 0.5 * first["value"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["--endure", "0"],
         ["--replicas", "10,0"],
         ["--replicas", "x"],
         ["--calls", "0"],

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from heapq import heappush
+from random import Random
+
 import pytest
 
 from tiedreq.sim import clock as clock_module
@@ -97,3 +100,54 @@ def test_time_that_stands_still_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     clock.at(1.0, again)
     with pytest.raises(SimulationError, match="time stands still"):
         clock.run()
+
+
+def everything(clock: Clock, log: Log, seed: int) -> None:
+    """Three delays, one of them of no lane, and what is due at once: each thing that happens asks for more."""
+    rng = Random(seed)
+
+    def happen(what: object, left: int) -> None:
+        log.append((clock.now, what))
+        for _ in range(rng.randrange(3) if left else 0):
+            delay = rng.choice((0.0, 0.25, 0.5, 0.75, 1.0))
+            lane = clock.lane(delay) if delay else None
+            number = clock.number()
+            entry = clock.now + delay, number, happen, number, left - 1
+            if lane is not None:
+                lane.append(entry)
+            elif delay:
+                heappush(clock.entries, entry)
+            else:
+                clock.soon.append(entry)
+
+    for start in range(8):
+        clock.at(float(start), happen, -start, 6)
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 2])
+def test_lanes_change_nothing(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is as on one heap: in the order of time, and at one instant in the order of asking."""
+    for seed in range(20):
+        logs = []
+        for most in (0, lanes):
+            monkeypatch.setattr(clock_module, "LANES_MAX", most)
+            clock, log = Clock(), Log()
+            everything(clock, log, seed)
+            clock.run(3.0)
+            waiting = [entry[:2] for entry in sorted(clock.due(), key=lambda entry: entry[:2])]
+            assert len(clock) == len(waiting) and clock.next_at == (waiting[0][0] if waiting else NEVER)
+            clock.run()
+            logs.append((waiting, log))
+        assert logs[0] == logs[1]
+        assert [when for when, _ in log] == sorted(when for when, _ in log)
+
+
+def test_forget_looks_into_lanes_too() -> None:
+    clock, log = Clock(), Log()
+    lane = clock.lane(1.0)
+    assert lane is not None and clock.lane(1.0) is lane
+    for number in range(10):
+        lane.append((1.0, clock.number(), log.note, number, None))
+    clock.forget(lambda entry: entry[3] % 2 == 0)
+    clock.run()
+    assert log == [1, 3, 5, 7, 9]

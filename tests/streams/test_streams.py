@@ -137,6 +137,24 @@ async def test_items_that_are_there_already(autojump_clock: MockClock) -> None:
         await assert_idle(cluster, client)
 
 
+async def test_a_stream_tells_that_it_is_over(autojump_clock: MockClock) -> None:
+    cluster = LocalCluster(stream_service(), replicas=1)
+    async with cluster as client:
+        stream = client.stream("play", [["item", 1], 0.01, ["item", 2]])
+        assert not stream.over
+        async with stream:
+            assert stream.next_nowait() == 1 and not stream.over
+            await trio.sleep(0.02)
+            assert not stream.over, "an item is left"
+            assert stream.next_nowait() == 2 and stream.over
+            assert await taken(stream) == []
+        async with client.stream("play", [["item", 1], 1.0], timeout=0.1) as stream:
+            stream.next_nowait()
+            await trio.sleep(0.5)
+            assert not stream.over, "it has ended, but not well"
+        await assert_idle(cluster, client)
+
+
 async def test_what_is_there_after_the_time_is_over_is_not_handed_out(autojump_clock: MockClock) -> None:
     cluster = LocalCluster(stream_service(), replicas=1)
     async with cluster as client:

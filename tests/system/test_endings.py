@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -300,6 +301,14 @@ def test_all_replicas_fail(up: Start, tmp_path: Path) -> None:
         assert [reason for _, reason in mine] == ["killed by SIGKILL"] + ["exit code 7"] * 3
 
 
+async def refused(cluster: dict[str, Any], tokens: list[str | None]) -> None:
+    """Whoever does not have the cluster's token is not let in."""
+    for token in tokens:
+        with pytest.raises(tiedreq.AuthRefused, match="token"):
+            async with tiedreq.connect(cluster["replicas"][0]["url"], token=token, cluster=cluster["cluster"]):
+                pass
+
+
 def test_four_at_once(up: Start, tmp_path: Path) -> None:
     launchers = []
     for name in "abcd":
@@ -312,4 +321,8 @@ def test_four_at_once(up: Start, tmp_path: Path) -> None:
     urls = [replica["url"] for launcher in launchers for replica in launcher.cluster()["replicas"]]
     assert len(set(urls)) == 8
     assert len({launcher.cluster()["cluster"] for launcher in launchers}) == 4
+    tokens = {launcher.cluster()["token"] for launcher in launchers}
+    assert len(tokens) == 4 and all(len(token) >= 32 for token in tokens), "each has one of its own, by default"
+    assert {launcher.cluster_file.stat().st_mode & 0o777 for launcher in launchers} == {0o600}
+    trio.run(refused, launchers[0].cluster(), [None, "guessed", launchers[1].cluster()["token"]])
     assert [launcher.stop() for launcher in launchers] == [0, 0, 0, 0]

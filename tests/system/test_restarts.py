@@ -105,9 +105,11 @@ def test_fixed_ports_are_kept(up: Start, tmp_path: Path) -> None:
         f"ws://127.0.0.1:{base}",
         f"ws://127.0.0.1:{base + 1}",
     ]
-    pid = launcher.replica_pids()["r0"]
+    pid, before = launcher.replica_pids()["r0"], [replica["url"] for replica in launcher.cluster()["replicas"]]
     os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: launcher.replica_pids()["r0"] != pid)
+    assert eventually(lambda: launcher.replica_pids()["r0"] not in (pid, None))
+    assert trio.run(answerers, launcher.cluster_file, {"r0", "r1"}) == {"r0", "r1"}
+    assert [replica["url"] for replica in launcher.cluster()["replicas"]] == before
     assert launcher.stop() == 0
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable
 from random import Random
-from types import FrameType
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests._effort import lines_run
 from tiedreq.core.groups import SIZE_MIN, bits, group_of, place
 from tiedreq.core.messages import Welcome
 from tiedreq.core.picker import ReplicaTable, ReplicaView
@@ -96,24 +93,15 @@ def test_replicas_on_probation_cost_a_choice_nothing() -> None:
         table = a_third_on_probation(count)
         for view in table.views():
             view.health.trial_at = 0.5
-        lines = 0
 
-        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-            nonlocal lines
-            lines += event == "line"
-            return trace
-
-        chosen(table, 2)  # who serves the method is found out once
-        table.try_out(table.views()[-2:], "work", 0.1)
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        def often() -> None:
             for _ in range(100):
                 views: list[ReplicaView] = []
                 table.choose_more(views, 2, "work", 0.1)
                 table.try_out(views, "work", 0.1)
-        finally:
-            sys.settrace(before)
-        return lines
+
+        chosen(table, 2)  # who serves the method is found out once
+        table.try_out(table.views()[-2:], "work", 0.1)
+        return lines_run(often)
 
     assert spent(1000) < 1.2 * spent(100)

@@ -44,7 +44,8 @@ UNTIED_SECONDS = 1.0
 LINK_LOST_BURST = 100.0
 LINK_LOST_SHARE = 0.1
 LINK_LOST_PER_SECOND = 1.0
-LINK_LOST_HOLD_SECONDS = 2.0
+LINK_LOST_TIMES = 2.0
+LINK_LOST_FADE_SECONDS = 60.0
 
 _NANO = 1_000_000_000
 
@@ -95,7 +96,8 @@ class WorkBudget:
         """The most that the bucket holds now, in nanoseconds of work; the module's formula."""
         if self._share <= 0:
             return 0
-        return max(BURST_BACKUPS * self._work, int(HOLD_SECONDS * self._share * self._income))
+        burst, held = BURST_BACKUPS * self._work, int(HOLD_SECONDS * self._share * self._income)
+        return held if held > burst else burst
 
     def set_work(self, work: float, now: float) -> None:
         """The expected busy time of one backup, in seconds."""
@@ -107,7 +109,7 @@ class WorkBudget:
 
     def _put(self, amount: int) -> None:
         self.balance += amount
-        beyond = self.balance - max(0, self.capacity)
+        beyond = self.balance - self.capacity
         if beyond > 0:
             self.forfeited += beyond
             self.balance -= beyond
@@ -231,50 +233,49 @@ class WorkBudget:
 
 
 class LinkLostBudget:
-    """Failovers after a lost link: copies that a lost replica took along, a small bucket of their own, in copies.
+    """Failovers after a lost link: copies that a lost replica took along, with a limit of their own, in copies.
 
-    It starts full with ``LINK_LOST_BURST`` (a replica that is lost takes along all that it was given), and earns
-    ``LINK_LOST_SHARE`` per answered call and ``LINK_LOST_PER_SECOND``. It holds more where more calls are under way: as
-    many as were answered in ``LINK_LOST_HOLD_SECONDS``, or that many times the executions under way at once, as they
-    were over the last ``RATE_SECONDS``. It stops a call that kills one replica after another, and a link that comes and
-    goes, from being retried without end.
+    What is spent is a debt, of two parts. The small one grows to ``LINK_LOST_BURST``, whatever goes on. The large one
+    is spent first, and is there only while many calls are under way: with it both come to ``LINK_LOST_TIMES`` as much
+    as there are calls under way, for a replica that is lost takes along all that it was given, and a second one, soon
+    after, is to cost no call either. ``LINK_LOST_SHARE`` is paid back per answered call and ``LINK_LOST_PER_SECOND``
+    with time, of the small part first; the large one fades besides, within ``LINK_LOST_FADE_SECONDS`` to a third. So
+    what was lost while many calls were under way leaves the small part to those few that come after them. It stops a
+    call that kills one replica after another, and a link that comes and goes, from being retried without end.
     """
 
     def __init__(self, now: float) -> None:
-        self.balance = LINK_LOST_BURST
+        self.small = self.large = 0.0
         self.denied = 0
         self._at = now
-        self._answered = 0.0  # per second
-        self._under_way = 0.0
-        self._faded_at = now
 
-    def _fade(self, now: float) -> None:
-        if now > self._faded_at:
-            kept = math.exp((self._faded_at - now) / RATE_SECONDS)
-            self._answered *= kept
-            self._under_way *= kept
-            self._faded_at = now
+    @property
+    def debt(self) -> float:
+        """Both parts."""
+        return self.small + self.large
 
-    def capacity(self, now: float) -> float:
-        """How many copies it may hold."""
-        self._fade(now)
-        return max(LINK_LOST_BURST, LINK_LOST_HOLD_SECONDS * max(self._answered, self._under_way))
+    def _pay(self, copies: float) -> None:
+        left = copies - self.small
+        self.small = max(0.0, -left)
+        if left > 0:
+            self.large = max(0.0, self.large - left)
 
-    def earn(self, busy: float, now: float) -> None:
-        """A call was answered that took ``busy`` seconds of a handler."""
-        self._fade(now)
-        self._answered += 1 / RATE_SECONDS
-        if busy > 0 and math.isfinite(busy):
-            self._under_way += busy / RATE_SECONDS  # Little's law
-        self.balance = min(self.capacity(now), self.balance + LINK_LOST_SHARE)
+    def earn(self) -> None:
+        """A call was answered."""
+        if self.small or self.large:
+            self._pay(LINK_LOST_SHARE)
 
-    def try_spend(self, now: float) -> bool:
-        """Take one; False (counted) when there is none."""
+    def try_spend(self, now: float, under_way: int) -> bool:
+        """Take one while so many calls are under way; False (counted) when there is none."""
         if now > self._at:
-            self.balance = min(self.capacity(now), self.balance + (now - self._at) * LINK_LOST_PER_SECOND)
+            self.large *= math.exp((self._at - now) / LINK_LOST_FADE_SECONDS)
+            self._pay((now - self._at) * LINK_LOST_PER_SECOND)
             self._at = now
-        if self.balance < 1 - 1e-9:
+        if self.large + 1 <= LINK_LOST_TIMES * under_way - LINK_LOST_BURST + 1e-9:
+            self.large += 1
+        elif self.small + 1 <= LINK_LOST_BURST + 1e-9:
+            self.small += 1
+        else:
             self.denied += 1
             return False
-        self.balance -= 1
         return True

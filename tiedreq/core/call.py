@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from tiedreq.core.call_copies import NEVER, CallCopies, CallRequest
 from tiedreq.core.call_stats import CallStats
-from tiedreq.core.call_table import CALL_TABLE, CallState, CallTrigger
+from tiedreq.core.call_table import CALL_TABLE, CallTrigger
 from tiedreq.core.commands import CallCommand, Outcome, OutcomeKind
 from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.events import (
@@ -37,6 +37,7 @@ from tiedreq.core.events import (
     TimePassed,
 )
 from tiedreq.core.lessons import CallAccount
+from tiedreq.core.names import ANSWERED, BACKUP, DONE, FAILOVER, FIRST, NO_CAUSE, OVER, RACING, ROUND_SENT, WAITING, new
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.sent_copy import SentCopy
 from tiedreq.core.stagger import notice_latency, stagger_times
@@ -51,6 +52,7 @@ class CallCore(CallCopies):
     ``learning`` is what the client knows of its methods, and the brake; without it there is neither.
     """
 
+    __slots__ = ()
     _steps: ClassVar[dict[type, Callable[[Any, Any, float], None]]]
 
     def __init_subclass__(cls) -> None:
@@ -58,7 +60,7 @@ class CallCore(CallCopies):
 
     def step(self, event: CallEvent, now: float) -> list[CallCommand]:
         """Decide. After the call has ended every event changes nothing."""
-        if self.state == CallState.DONE:
+        if self.state == OVER:
             return []
         self._steps[type(event)](self, event, now)
         out, self._out = self._out, []
@@ -68,11 +70,12 @@ class CallCore(CallCopies):
 
     def _call_requested(self, event: CallRequested, now: float) -> None:
         self._stats.calls += 1
-        request = self.request
-        self._account = CallAccount(self._learning, request.method, self._backup, now, request.stoppable)
-        if self._tie is not None and not self._account.ties_allowed(now):
-            self._tie = None
-            self._stats.ties_withheld += 1
+        if self._learning is not None:
+            request = self.request
+            self._account = CallAccount(self._learning, request.method, self._backup, now, request.stoppable)
+            if self._tie is not None and not self._account.ties_allowed(now):
+                self._tie = None
+                self._stats.ties_withheld += 1
         if self._tie is not None and self._observing:
             self._tie = None
             self._stats.ties_observed += 1
@@ -90,44 +93,50 @@ class CallCore(CallCopies):
         if self._rounds >= self._rounds_max:
             self._give_up(now)
             return
-        self.state = CALL_TABLE.next(self.state, CallTrigger.ROUND_SENT)
+        self.state = CALL_TABLE.next(self.state, ROUND_SENT)
         self._rounds += 1
         if self._rounds > 1:
             self._stats.failovers += 1
         if len(chosen) == 1:
             self._partners = ()
-            kind = CopyKind.FIRST if self._rounds == 1 else CopyKind.FAILOVER
+            kind = FIRST if self._rounds == 1 else FAILOVER
             self._send(self._untied_id(), kind, chosen[0], now)
         else:
             self._stats.ties += 1
-            self._partners = tuple(view.identity for view in chosen)
-            self._unsent = [
-                (now + wait, rank, view)
-                for rank, (wait, view) in enumerate(zip(self._waits(chosen, now), chosen, strict=True))
-            ]
+            waits = self._waits(chosen, now)
+            if len(chosen) == 2:
+                first, second = chosen
+                self._partners = (first.identity, second.identity)
+                self._unsent = [(now + waits[0], 0, first), (now + waits[1], 1, second)]
+            else:
+                self._partners = tuple([view.identity for view in chosen])
+                self._unsent = [(now + wait, rank, chosen[rank]) for rank, wait in enumerate(waits)]
             self._send_due(now)
         self._arm_from_send(now)
 
     def _waits(self, chosen: list[ReplicaView], now: float) -> list[float]:
         """Seconds after the first copy at which each copy of the tie is to be sent."""
-        assert self._tie is not None
-        if self._tie.stagger == "auto":
-            times = stagger_times(chosen, now, self._account.mean)
-            hold = 0.0 if self._tie.exclusive else self._account.hold(now, notice_latency(chosen[0], chosen[1]))
-            times[1:] = [max(time, hold) for time in times[1:]]
+        tie = self._tie
+        assert tie is not None
+        if tie.stagger == "auto":
+            account = self._account
+            times = stagger_times(chosen, now, account.mean)
+            if account.braked and not tie.exclusive:
+                hold = account.hold(now, notice_latency(chosen[0], chosen[1]))
+                times[1:] = [max(time, hold) for time in times[1:]]
             return times
-        return [rank * self._tie.stagger for rank in range(len(chosen))]
+        return [rank * tie.stagger for rank in range(len(chosen))]
 
     def _choose_round(self, now: float) -> list[ReplicaView]:
         """Replicas for a round, in order of rank: untried ones first, one with a waiting backup of this call last."""
-        method = self.request.method
+        method, replicas = self.request.method, self._replicas
         chosen: list[ReplicaView]
         width = self._tie.copies if self._tie is not None else 1
         if not self.copies:
             chosen = []
-            self._replicas.choose_more(chosen, width, method, now, self._account.mean)
-            if len(chosen) > 1:
-                self._replicas.try_out(chosen, method, now)
+            replicas.choose_more(chosen, width, method, now, self._account.mean)
+            if len(chosen) > 1 and now >= replicas.trial_at:
+                replicas.try_out(chosen, method, now)
             return chosen
         busy = {copy.replica for copy in self.copies.values() if copy.alive}
         tried = {copy.replica for copy in self.copies.values()}
@@ -143,14 +152,14 @@ class CallCore(CallCopies):
     # ---- what replicas say ------------------------------------------------------------------------------------
 
     def _copy_started(self, event: CopyStarted, now: float) -> None:
-        sent = self._find(event.link, event.copy)
+        sent = self._find(event[0], event[1])
         if sent is not None and sent.started_at is None:
             sent.started_at = now
             self._start_known(sent, now)
 
     def _start_known(self, sent: SentCopy, now: float) -> None:
         """A copy of the round has started, here or at the partner that made this one end."""
-        if sent.round == self._rounds and sent.id.rank != UNTIED:
+        if sent.round == self._rounds and sent.id[3] != UNTIED and self._unsent:
             self._unsent.clear()
         backup = self._backup
         if backup is not None and backup.since == "start" and self._backups < backup.max_per_call:
@@ -162,15 +171,15 @@ class CallCore(CallCopies):
                 self._arm_if_stuck(now)
 
     def _result_received(self, event: ResultReceived, now: float) -> None:
-        sent = self._find(event.link, event.copy)
+        link, copy, used, service_time, queue_wait = event
+        sent = self._find(link, copy)
         if sent is None:
             return
-        used = event.acceptable
-        self._mark(sent, CopyState.DONE, Cause.NONE, now, event.service_time, wait=event.queue_wait, used=used)
+        self._mark(sent, DONE, NO_CAUSE, now, service_time, wait=queue_wait, used=used)
         if used:
-            if sent.kind == CopyKind.BACKUP:
+            if sent.kind == BACKUP:
                 self._stats.backups_won += 1
-            self._complete(Outcome(OutcomeKind.ANSWERED, sent.id), now)
+            self._complete(new(Outcome, (ANSWERED, sent.id, NO_CAUSE, "", "", b"", 0.0)), now)
             return
         if self._failure is None:
             self._failure = FailureReceived(
@@ -246,7 +255,7 @@ class CallCore(CallCopies):
 
     def _check_round(self, now: float) -> None:
         """Decide whether the round is over, and what then."""
-        if self.state != CallState.RACING:
+        if self.state != RACING:
             self._check_waiting(now)
             return
         round_copies = [
@@ -269,7 +278,7 @@ class CallCore(CallCopies):
 
     def _fail_over(self, gone: list[SentCopy], backup_alive: bool, now: float) -> None:
         """Another round, if the brake allows it; after a refusal by all, not before the time that they named."""
-        if not self._account.try_failover(gone, now):
+        if not self._account.try_failover(gone, now, self._stats.under_way):
             self._stats.failovers_denied += 1
             if not backup_alive:
                 self._give_up(now)
@@ -289,7 +298,7 @@ class CallCore(CallCopies):
     def _check_waiting(self, now: float) -> None:
         """No replica was reachable; a backup that was the last hope may have ended. Go on waiting for a replica."""
         hinted = self._round_at < NEVER
-        if self.state == CallState.WAITING and not hinted and not any(sent.alive for sent in self.copies.values()):
+        if self.state == WAITING and not hinted and not any(sent.alive for sent in self.copies.values()):
             self._new_round(now)
 
     def _may_run_again(self, round_copies: list[SentCopy], now: float) -> bool:
@@ -321,7 +330,7 @@ class CallCore(CallCopies):
         self._complete(Outcome(OutcomeKind.UNAVAILABLE, ended[-1].id, ended[-1].cause), now)
 
     def _replica_available(self, event: ReplicaAvailable, now: float) -> None:
-        if self.state == CallState.WAITING:
+        if self.state == WAITING:
             self._new_round(now)
 
     # ---- time and endings -------------------------------------------------------------------------------------
@@ -331,9 +340,9 @@ class CallCore(CallCopies):
             self._complete(Outcome(OutcomeKind.DEADLINE), now)
             return
         self._send_due(now)
-        if now >= self._round_at and self.state == CallState.WAITING:
+        if now >= self._round_at and self.state == WAITING:
             self._new_round(now)
-        if now >= min(self._backup_at, self._ceiling_at):
+        if now >= self._backup_at or now >= self._ceiling_at:
             self._send_backup(now)
 
     def _item_received(self, event: ItemReceived, now: float) -> None:

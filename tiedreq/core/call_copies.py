@@ -14,6 +14,7 @@ from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, Outcome
 from tiedreq.core.events import FailureReceived
 from tiedreq.core.lessons import CallAccount, LearningBook
 from tiedreq.core.messages import Submit
+from tiedreq.core.names import ANSWERED, BACKUP, CANCELLED, FAILOVER, FIRST, NEW, OVER, TIE, new
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Backup, Hedged, Policy, ceiling, shape_of
 from tiedreq.core.sent_copy import SentCopy
@@ -101,7 +102,7 @@ class CallCopies:
         learning: LearningBook | None = None,
     ) -> None:
         self.request = request
-        self.state = CallState.NEW
+        self.state: CallState = NEW
         self.copies: dict[CopyId, SentCopy] = {}
         self._replicas = replicas
         self._stats = stats
@@ -127,11 +128,12 @@ class CallCopies:
     @property
     def wake_at(self) -> float:
         """When the core wants ``TimePassed`` next, on its clock; infinity once the call has ended."""
-        if self.state == CallState.DONE:
+        if self.state == OVER:
             return NEVER
         at = self.request.deadline
-        if self._unsent and self._unsent[0][0] < at:
-            at = self._unsent[0][0]
+        unsent = self._unsent
+        if unsent and unsent[0][0] < at:
+            at = unsent[0][0]
         if self._backup_at < at:
             at = self._backup_at
         if self._ceiling_at < at:
@@ -162,7 +164,8 @@ class CallCopies:
     # ---- sending ----------------------------------------------------------------------------------------------
 
     def _untied_id(self) -> CopyId:
-        copy = CopyId(self.request.id.client, self.request.id.number, self._untied, UNTIED)
+        client, number = self.request.id
+        copy = new(CopyId, (client, number, self._untied, UNTIED))
         self._untied += 1
         return copy
 
@@ -173,38 +176,30 @@ class CallCopies:
 
     def _send_next_of_tie(self, now: float) -> None:
         _, rank, view = self._unsent.pop(0)
-        identity = self.request.id
-        kind = CopyKind.FAILOVER if self._rounds > 1 else CopyKind.TIE if rank else CopyKind.FIRST
-        self._send(CopyId(identity.client, identity.number, self._rounds - 1, rank), kind, view, now)
+        client, number = self.request.id
+        kind = FAILOVER if self._rounds > 1 else TIE if rank else FIRST
+        self._send(new(CopyId, (client, number, self._rounds - 1, rank)), kind, view, now)
 
     def _send(self, copy: CopyId, kind: CopyKind, view: ReplicaView, now: float) -> None:
-        request = self.request
+        _, method, _, payload, _, deadline, key, layered, metadata, _, window = self.request
         self.copies[copy] = SentCopy(copy, kind, view, self._rounds, now)
         self._stats.copies_sent += 1
         view.sent += 1
         view.outstanding += 1
-        self._account.sent(view)
-        tie, tied = self._tie, copy.rank != UNTIED
-        submit = Submit(
-            copy,
-            kind,
-            request.method,
-            request.payload,
-            request.deadline - now,
-            self._partners if tied else (),
-            tie is not None and tie.yield_,
-            tied and tie is not None and tie.exclusive,
-            request.layered,
-            request.key,
-            request.metadata,
-            request.window,
-        )
-        self._out.append(SendCopy(view.link, submit))
+        account = self._account
+        if account.lesson is not None:
+            account.sent(view)
+        tie, tied = self._tie, copy[3] != UNTIED
+        yields, exclusive = (False, False) if tie is None else (tie.yield_, tied and tie.exclusive)
+        partners = self._partners if tied else ()
+        left = deadline - now
+        submit = (copy, kind, method, payload, left, partners, yields, exclusive, layered, key, metadata, window)
+        self._out.append(new(SendCopy, (view.link, new(Submit, submit))))
 
     def _find(self, link: int, copy: CopyId) -> SentCopy | None:
         """The copy that an event speaks of, if it is still out on that very link."""
         sent = self.copies.get(copy)
-        return sent if sent is not None and sent.link == link and sent.alive else None
+        return sent if sent is not None and sent.ended_at is None and sent.link == link else None
 
     def _mark(
         self,
@@ -221,17 +216,22 @@ class CallCopies:
         sent.state = state
         sent.cause = cause
         sent.ended_at = now
+        if state == CopyState.DONE:
+            sent.queue_wait = wait
+            sent.service_time = sent.busy = busy
         view = self._replicas.get(sent.link)
         if view is not None:
             view.outstanding -= 1
             self._replicas.copy_ended(view, sent, self.request.method, busy, now, final=final)
-        self._account.ended(sent, view, now, busy, wait, used=used, final=final)
+        account = self._account
+        if account.lesson is not None:
+            account.ended(sent, view, now, busy, wait, used=used, final=final)
 
     # ---- backups ----------------------------------------------------------------------------------------------
 
     def _arm(self, at: float) -> None:
-        if at < self.request.deadline:
-            self._backup_at = min(self._backup_at, at)
+        if at < self._backup_at and at < self.request.deadline:
+            self._backup_at = at
 
     def _arm_from_send(self, now: float) -> None:
         """Set the clock that counts from the sending: the delay itself, or the ceiling over a frozen queue."""
@@ -280,7 +280,7 @@ class CallCopies:
             self._account.observed(ticket, now)
         else:
             self._stats.backups_sent += 1
-            self._send(self._untied_id(), CopyKind.BACKUP, view, now)
+            self._send(self._untied_id(), BACKUP, view, now)
             next(reversed(self.copies.values())).ticket = ticket
         self._arm_from_send(now)
 
@@ -306,9 +306,9 @@ class CallCopies:
     def _complete(self, outcome: Outcome, now: float) -> None:
         self.state = CALL_TABLE.next(self.state, ENDING[outcome.kind])
         self._unsent.clear()
-        policy, answered = self.request.policy, outcome.kind == OutcomeKind.ANSWERED
+        policy, answered = self.request.policy, outcome.kind == ANSWERED
         cancelled = not (answered and isinstance(policy, Hedged) and not policy.cancel_losers)
-        alive = [sent for sent in self.copies.values() if sent.alive]
+        alive = [sent for sent in self.copies.values() if sent.ended_at is None]
         for sent in alive:
             view = self._replicas.get(sent.link)
             if view is not None:
@@ -316,11 +316,13 @@ class CallCopies:
                 self._replicas.copy_stopped(view, sent, self.request.method, now)
             if cancelled:
                 self._out.append(CancelCopy(sent.link, sent.id))
-        self._account.lost(alive, outcome.copy if answered else None, now, cancelled=cancelled)
+        account = self._account
+        if account.lesson is not None:
+            account.lost(alive, outcome.copy if answered else None, now, cancelled=cancelled)
         if answered:
             self._stats.answered += 1
-        elif outcome.kind == OutcomeKind.CANCELLED:
+        elif outcome.kind == CANCELLED:
             self._stats.cancelled += 1
         else:
             self._stats.failed += 1
-        self._out.append(CompleteCall(outcome))
+        self._out.append(new(CompleteCall, (outcome,)))

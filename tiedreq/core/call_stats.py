@@ -27,3 +27,8 @@ class CallStats:
     answered: int = 0
     failed: int = 0
     cancelled: int = 0
+
+    @property
+    def under_way(self) -> int:
+        """Calls that were made and have no outcome yet."""
+        return self.calls - self.answered - self.failed - self.cancelled

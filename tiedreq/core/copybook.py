@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -19,8 +20,9 @@ from tiedreq.core.copy_table import COPY_TABLE, CopyTrigger
 from tiedreq.core.limits import ReplicaLimits
 from tiedreq.core.memory import CancelMarkers, MarkerBook, ParkedClaims, Tombstone, Tombstones
 from tiedreq.core.messages import Ended, Message, Report, Started, Submit
+from tiedreq.core.names import DUPLICATE, NO_CAUSE, QUEUED, RUNNING, SLOT_FREE, new
 from tiedreq.core.replica_stats import ReplicaStats
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyState, Identity, Load, MethodInfo, Window
+from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState, Identity, Load, MethodInfo, Window
 from tiedreq.core.workqueue import WorkQueue
 
 DRAIN_HINT = 1.0
@@ -29,6 +31,11 @@ NEVER = float("-inf")
 HINT_MIN, HINT_MAX = 0.01, 5.0
 SWEEP_INTERVAL = 0.25
 """Markers past their age go at whole multiples of this many seconds: they do nothing any more, and may be many."""
+
+
+def _sweep_of(marker: float) -> float:
+    """When a marker goes that expires then."""
+    return -(-marker // SWEEP_INTERVAL) * SWEEP_INTERVAL
 
 
 class HeldMethod(NamedTuple):
@@ -87,12 +94,13 @@ class HeldCopy:
     )
 
     def __init__(self, submit: Submit, link: int, now: float, deadline: float, stoppable: bool) -> None:
+        copy = submit.copy
         self.submit = submit
-        self.id = submit.copy
-        self.tied = submit.copy.rank != UNTIED
-        self.tie = submit.copy[:3]
+        self.id = copy
+        self.tied = copy[3] != UNTIED
+        self.tie = copy[:3]
         self.link = link
-        self.state = CopyState.QUEUED
+        self.state = QUEUED
         self.arrived_at = now
         self.started_at = NEVER
         self.deadline = deadline
@@ -102,7 +110,7 @@ class HeldCopy:
         self.rivals: tuple[Identity, ...] = ()  # partners of lower rank that said they run, and are still heard of
         self.granted = False
         self.waiting = False
-        self.cause = Cause.NONE
+        self.cause = NO_CAUSE
         self.stream = None if submit.window is None else HeldStream(submit.window)
 
     def snapshot(self) -> tuple[object, ...]:
@@ -120,6 +128,11 @@ class HeldCopy:
             self.submit.partners,
             None if self.stream is None else self.stream.snapshot(),
         )
+
+
+Retired = tuple[float, float, float, str, CopyKind, CopyState, Cause, int, int, int, int]
+"""What is told of a copy that has ended: when that was, when it had arrived and started (``NEVER``: not at all); its
+method and kind, its state and cause, and the four parts of its id. No payload, and nothing of the caller's own."""
 
 
 class Caller:
@@ -176,7 +189,9 @@ class CopyBook:
         self._reported_at: float | None = None
         self._drain_finished = False
         self._out: list[ReplicaCommand] = []
-        self.retired: list[HeldCopy] | None = None
+        self.alarm = math.inf
+        """Not later than ``wake_at``, for who can't afford to ask for that after each event; infinity: no need to."""
+        self.retired: list[Retired] | None = None
         """Copies that have ended, if somebody wants to know: who made this a list empties it."""
 
     # ---- what can be seen -------------------------------------------------------------------------------------
@@ -184,16 +199,31 @@ class CopyBook:
     @property
     def wake_at(self) -> float | None:
         """When the core wants ``TimePassed`` next, on its clock; None for not at all."""
+        at = self._wake_at()
+        self.alarm = math.inf if at is None else at
+        return at
+
+    def _marked(self, until: float) -> None:
+        """A marker has come that lives so long."""
+        if not self._markers.known or (until < self.alarm and _sweep_of(until) < self.alarm):
+            self.alarm = NEVER
+
+    def _sweep_deadlines(self) -> None:
+        """Leave those of copies that have ended out."""
+        deadlines, copies = self._deadlines, self._copies
+        deadlines[:] = [entry for entry in deadlines if entry[1] in copies]
+        heapq.heapify(deadlines)
+
+    def _wake_at(self) -> float | None:
         deadlines, copies = self._deadlines, self._copies
         if len(deadlines) > 64 + 2 * len(copies):
-            deadlines[:] = [entry for entry in deadlines if entry[1] in copies]
-            heapq.heapify(deadlines)
+            self._sweep_deadlines()
         while deadlines and deadlines[0][1] not in copies:
             heapq.heappop(deadlines)
         at = deadlines[0][0] if deadlines else None
         marker = self._markers.wake_at
         if marker is not None:
-            sweep = -(-marker // SWEEP_INTERVAL) * SWEEP_INTERVAL
+            sweep = _sweep_of(marker)
             if at is None or sweep < at:
                 at = sweep
         parked = self._parked.wake_at
@@ -288,22 +318,23 @@ class CopyBook:
 
     def _start(self, held: HeldCopy, now: float) -> None:
         copy, stats = held.id, self.stats
-        held.state = COPY_TABLE.next(held.state, CopyTrigger.SLOT_FREE)
+        held.state = COPY_TABLE.next(held.state, SLOT_FREE)
         held.started_at = now
         self._executions[copy] = held
         stats.started += 1
         stats.queue_wait_seconds += now - held.arrived_at
-        remaining = self._remaining(held, now)
+        deadline = held.deadline
+        remaining = deadline - now if deadline > now else 0.0
         if held.tied:
-            self._tell_partners(held, Started(copy, remaining, None))
-        self._out.append(StartWork(held.submit, held.deadline))
-        self._send_caller(held.link, Started(copy, remaining, self._load(held.link, now)))
+            self._tell_partners(held, new(Started, (copy, remaining, None)))
+        self._out.append(new(StartWork, (held.submit, deadline)))
+        self._send_caller(held.link, new(Started, (copy, remaining, self._load(held.link, now))))
 
     def _end(self, held: HeldCopy, trigger: CopyTrigger, cause: Cause, now: float, *, retry_after: float = 0.0) -> None:
         """End a copy without an answer, and tell its caller."""
-        was_running = held.state == CopyState.RUNNING
+        was_running = held.state == RUNNING
         held.cause = cause
-        state = self._retire(held, trigger, remember=cause != Cause.DUPLICATE)
+        state = self._retire(held, trigger, now, remember=cause != DUPLICATE)
         service_time = 0.0
         if was_running:
             service_time = max(0.0, now - held.started_at)
@@ -316,7 +347,7 @@ class CopyBook:
             load = self._load(held.link, now)
             self._send_caller(held.link, Ended(held.id, state, cause, retry_after, service_time, load))
 
-    def _retire(self, held: HeldCopy, trigger: CopyTrigger, *, remember: bool = True) -> CopyState:
+    def _retire(self, held: HeldCopy, trigger: CopyTrigger, now: float, *, remember: bool = True) -> CopyState:
         """Move a copy to a terminal state, out of every table, and into the tombstones."""
         copy, was = held.id, held.state
         held.state = COPY_TABLE.next(was, trigger)
@@ -327,7 +358,11 @@ class CopyBook:
         size = len(held.submit.payload)
         self._held_bytes -= size
         if self.retired is not None:
-            self.retired.append(held)
+            method, kind, begun = held.submit.method, held.submit.kind, held.started_at
+            number, round_, rank = copy.number, copy.round, copy.rank
+            self.retired.append(
+                (now, held.arrived_at, begun, method, kind, held.state, held.cause, copy.client, number, round_, rank)
+            )
         caller = self._callers.get(held.link)
         if caller is not None:
             caller.copies.pop(copy, None)
@@ -337,8 +372,11 @@ class CopyBook:
         if self._claiming:
             self._claiming.pop(copy, None)
         if remember:
-            partners = held.submit.partners if held.submit.exclusive else ()
-            self._tombstones.add(Tombstone(copy, held.state, was == CopyState.RUNNING, partners))
+            started, submit = was == RUNNING, held.submit
+            if submit.exclusive:
+                self._tombstones.add(Tombstone(copy, held.state, started, submit.partners))
+            else:
+                self._tombstones.bury(held.tie if held.tied else copy, copy[3], held.state, started)
         return held.state
 
     # ---- small parts ------------------------------------------------------------------------------------------
@@ -352,6 +390,13 @@ class CopyBook:
         wait = len(self._queue) * self.stats.mean_service_seconds / self.slots
         return min(max(wait, HINT_MIN), HINT_MAX)
 
+    def _is_too_much(self, caller: Caller, size: int) -> bool:
+        """Whether arguments of ``size`` bytes are more than may be held; who holds nothing may always add one copy."""
+        if not caller.copies:
+            return False
+        own, all_ = caller.held_bytes + size, self._held_bytes + size
+        return own > self.limits.held_bytes_per_caller_max or all_ > self.limits.held_bytes_max
+
     @staticmethod
     def _remaining(held: HeldCopy, now: float) -> float:
         return held.deadline - now if held.deadline > now else 0.0
@@ -360,24 +405,27 @@ class CopyBook:
         caller = self._callers.get(link)
         received = caller.received if caller is not None else 0
         pushback = self._pushback_until - now if self._pushback_until > now else 0.0
-        return Load(len(self._queue), self.slots - len(self._executions), received, pushback)
+        queue = self._queue
+        queued = len(queue) if queue.limited else len(queue.shared)
+        return new(Load, (queued, self.slots - len(self._executions), received, pushback))
 
     def _report(self) -> Report:
         return Report(tuple(sorted(self._notice_latencies.items())))
 
     def _send_caller(self, link: int, message: Message) -> None:
         if link in self._callers:
-            self._out.append(SendCaller(link, message))
+            self._out.append(new(SendCaller, (link, message)))
 
     def _send_peer(self, link: int, message: Message) -> None:
-        self._out.append(SendPeer(link, message))
+        self._out.append(new(SendPeer, (link, message)))
 
     def _tell_partners(self, held: HeldCopy, message: Message) -> None:
-        own = held.id.rank
-        for rank, partner in enumerate(held.submit.partners):
+        own, rank = held.id[3], -1
+        for partner in held.submit.partners:
+            rank += 1
             if rank != own:
                 link = self._links.get(partner)
                 if link is None:
                     self.stats.notices_unsent += 1
                 else:
-                    self._send_peer(link, message)
+                    self._out.append(new(SendPeer, (link, message)))

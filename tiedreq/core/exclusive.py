@@ -12,7 +12,7 @@ Invariants
 from __future__ import annotations
 
 from tiedreq.core.copy_table import COPY_TABLE, CopyTrigger
-from tiedreq.core.copybook import CopyBook, HeldCopy
+from tiedreq.core.copybook import NEVER, CopyBook, HeldCopy
 from tiedreq.core.events import ClaimDenied, ClaimGranted, PeerClaimed
 from tiedreq.core.memory import ParkedClaim
 from tiedreq.core.messages import Claim, Denied, Granted, Submit
@@ -117,6 +117,7 @@ class ExclusiveRules(CopyBook):
             self._deny(copy, claimant, started=False)
             return
         evicted = self._parked.park(copy, claimant, now)
+        self.alarm = NEVER
         if evicted is not None:
             self._deny_parked([evicted])
 

@@ -94,8 +94,9 @@ class Health:
     def add(self, relative: float, now: float, *, ended: bool) -> None:
         """An execution that ended after ``relative`` mean times of its method, or was stopped after that."""
         keep = (1 - 1 / KEPT) * self._fading(now)
-        self._at = max(now, self._at)
-        time = min(relative, RELATIVE_MAX)
+        if now > self._at:
+            self._at = now
+        time = relative if relative < RELATIVE_MAX else RELATIVE_MAX
         self.time = self.time * keep + time
         self._squares = self._squares * keep + time * time
         self.ended = self.ended * keep + ended
@@ -122,7 +123,9 @@ class Health:
         time, ended = left * self.time, left * self.ended
         slowness = (time + PRIOR) / (ended + PRIOR)
         deviations = left * self._squares - 2 * slowness * left * self._ended_time + slowness * slowness * ended
-        return slowness - SURE * math.sqrt(max(0.0, deviations) + PRIOR) / (ended + PRIOR)
+        if deviations < 0.0:
+            deviations = 0.0
+        return slowness - SURE * math.sqrt(deviations + PRIOR) / (ended + PRIOR)
 
     @property
     def slowness(self) -> float:
@@ -181,7 +184,10 @@ class MethodMeans:
     def relative(self, method: str, time: float) -> float:
         """``time`` in means of the method; 1 as long as none is known. Times below ``TIME_MIN`` count alike."""
         known = self._means.get(method)
-        return max(time, TIME_MIN) / max(known[0], TIME_MIN) if known else 1.0
+        if known is None:
+            return 1.0
+        mean = known[0]
+        return (time if time > TIME_MIN else TIME_MIN) / (mean if mean > TIME_MIN else TIME_MIN)
 
     def add(self, method: str, time: float, *, ended: bool) -> None:
         """An execution ended after ``time``, or was stopped after that."""
@@ -191,7 +197,10 @@ class MethodMeans:
                 self._means[method] = (max(time, 1e-9), 1)
             return
         mean, count = known
-        if count >= MEAN_EARLY:
-            time = min(time, RELATIVE_MAX * mean)
-        share = max(MEAN_SHARE, 1 / (count + 1))
-        self._means[method] = (max(mean + share * (time - mean * ended), 1e-9), count + 1)
+        if count >= MEAN_EARLY and time > RELATIVE_MAX * mean:
+            time = RELATIVE_MAX * mean
+        share = 1 / (count + 1)
+        if share < MEAN_SHARE:
+            share = MEAN_SHARE
+        mean += share * (time - mean * ended)
+        self._means[method] = (mean if mean > 1e-9 else 1e-9, count + 1)

@@ -189,7 +189,9 @@ class LatencyEstimator:
         window = self._window(now)
         window.ended += 1
         window.samples += 1
-        _count(window.buckets, min(max(service_time, self._shortest), TIME_MAX), 1.0)
+        if service_time < self._shortest:
+            service_time = self._shortest
+        _count(window.buckets, service_time if service_time < TIME_MAX else TIME_MAX, 1.0)
         self._fresh = False
 
     def add_stopped(self, elapsed: float, now: float) -> None:

@@ -92,13 +92,14 @@ class BackupEnd(Enum):
 
 
 class BackupTicket:
-    """What a backup carries from ``try_backup`` to ``backup_ended``."""
+    """What a backup carries from ``try_backup`` to ``backup_ended``. ``rescue``: its call was taken for stuck."""
 
-    __slots__ = ("chance", "work")
+    __slots__ = ("chance", "rescue", "work")
 
-    def __init__(self, work: Ticket, chance: float | None) -> None:
+    def __init__(self, work: Ticket, chance: float | None, rescue: bool) -> None:
         self.work = work
         self.chance = chance
+        self.rescue = rescue
 
 
 class _Fortune:
@@ -199,7 +200,7 @@ class MethodLearning:
     def earned(self, busy: float, now: float) -> None:
         """An answer was taken of which the law is not to learn: its replica is on probation."""
         self.budget.earn(busy, now)
-        self.link_lost.earn(busy, now)
+        self.link_lost.earn()
 
     def stopped(self, elapsed: float, now: float) -> None:
         """A running copy was stopped ``elapsed`` after its start was known: it yielded, lost, or nobody waits."""
@@ -240,9 +241,12 @@ class MethodLearning:
 
         ``first``: it is the call's first backup. The governor judges by those alone. ``again``: this wish has been
         turned down before. ``stuck``: no delay is worth it, but this copy has outlasted by far all that were seen: the
-        law knows nothing of such, so that the budget alone decides.
+        law knows nothing of such, so that the budget alone decides. Where everything stands still such a backup does,
+        too, to the deadline of its call: one that ends so takes no more from the bucket than was expected of it, or a
+        few of them would leave a debt for minutes.
         """
-        if not self.governor.backup_wanted(now, again=again) and not (stuck and self.options.budget > 0):
+        wanted = self.governor.backup_wanted(now, again=again)
+        if not wanted and not (stuck and self.options.budget > 0):
             return None
         most = self._most()
         # One leaves for what it is expected to take, else there would never be any in a small bucket.
@@ -252,7 +256,7 @@ class MethodLearning:
             return None
         self.out += 1
         prospect = self._choice.prospect
-        return BackupTicket(work, prospect.win_chance if first and prospect is not None else None)
+        return BackupTicket(work, prospect.win_chance if first and prospect is not None else None, stuck and not wanted)
 
     def _most(self) -> float:
         """The busy time that is set aside for a backup until it has ended, in seconds.
@@ -270,6 +274,8 @@ class MethodLearning:
         self.out -= 1
         if busy > 0 and end != BackupEnd.WON and not self.stoppable:
             busy = max(busy, self._mean)
+        if ticket.rescue and end == BackupEnd.VOID:
+            busy = min(busy, ticket.work.taken / 1e9)
         self.budget.settle(ticket.work, busy, now)
         if end != BackupEnd.VOID and ticket.chance is not None:
             self._fortune.add(end == BackupEnd.WON, ticket.chance)
@@ -281,14 +287,14 @@ class MethodLearning:
         """False for a while when double starts have emptied the bucket: send one copy."""
         return self.budget.ties_allowed(now)
 
-    def try_failover(self, now: float, *, link_lost: bool) -> bool:
+    def try_failover(self, now: float, *, link_lost: bool, under_way: int = 0) -> bool:
         """A copy is gone and another is to be sent. False: end the call with the error that caused it.
 
-        After a refusal this takes a call's work from the bucket that backups use; after a lost link, one from a small
-        bucket of its own.
+        After a refusal this takes a call's work from the bucket that backups use; after a lost link, one from a limit
+        of its own, which is larger where many calls are ``under_way``.
         """
         if link_lost:
-            return self.link_lost.try_spend(now)
+            return self.link_lost.try_spend(now, under_way)
         return self.budget.try_spend(self._mean, now) is not None
 
     @property

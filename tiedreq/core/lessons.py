@@ -15,6 +15,7 @@ from typing import Any
 
 from tiedreq.core.latency import LatencyEstimator, Law
 from tiedreq.core.learning import BackupEnd, BackupTicket, LearningOptions, MethodLearning
+from tiedreq.core.names import DONE, DROPPED, FAILED, FIRST, YIELDED
 from tiedreq.core.picker import ReplicaView
 from tiedreq.core.policy import Backup
 from tiedreq.core.sent_copy import SentCopy
@@ -97,12 +98,18 @@ class LearningBook:
         self.throttle = FailureThrottle()
         self._lessons_max = lessons_max
         self._lessons: dict[tuple[str, Backup], Lesson] = {}
+        # The one that was used last, which is the newest: hashing a Backup takes longer than all else here.
+        self._last: Lesson | None = None
+        self._last_method = ""
+        self._last_backup: Backup | None = None
 
     def __len__(self) -> int:
         return len(self._lessons)
 
     def lesson(self, method: str, backup: Backup | None, now: float) -> Lesson:
         """The lesson of a method; begun now if there is none."""
+        if method == self._last_method and backup is self._last_backup and self._last is not None:
+            return self._last
         key = (method, backup if backup is not None else DEFAULT_BACKUP)
         lesson = self._lessons.get(key)
         if lesson is None:
@@ -111,6 +118,7 @@ class LearningBook:
             lesson = self._lessons[key] = Lesson(_options(key[1]), now)
         elif len(self._lessons) >= self._lessons_max:
             self._lessons[key] = self._lessons.pop(key)
+        self._last_method, self._last_backup, self._last = method, backup, lesson
         return lesson
 
     def view(self, now: float) -> list[dict[str, Any]]:
@@ -137,14 +145,17 @@ def _options(backup: Backup) -> LearningOptions:
 
 
 class CallAccount:
-    """One call's account: it is told what becomes of the call's copies, and is asked before more are sent."""
+    """One call's account: it is told what becomes of the call's copies, and is asked before more are sent.
 
-    __slots__ = ("_book", "_braked", "_doubled", "_from_send", "_winner", "lesson")
+    Without a ``lesson`` it keeps nothing, and need not be told. ``braked``: backups and ties have a budget.
+    """
+
+    __slots__ = ("_book", "_doubled", "_from_send", "_winner", "braked", "lesson")
 
     def __init__(self, book: LearningBook | None, method: str, backup: Backup | None, now: float, stoppable: bool):
         self._book = book
         self._from_send = backup is not None and backup.since == "send"
-        self._braked = book is not None and backup is not None and backup.budget is not None
+        self.braked = book is not None and backup is not None and backup.budget is not None
         self._doubled = 0.0
         self._winner = 0.0
         self.lesson: Lesson | None = None
@@ -178,23 +189,26 @@ class CallAccount:
 
         ``news`` is how long a replica takes to hear of a start at the other one.
         """
-        return self.lesson.hold(now, news) if self.lesson is not None and self._braked else 0.0
+        return self.lesson.hold(now, news) if self.lesson is not None and self.braked else 0.0
 
     def ties_allowed(self, now: float) -> bool:
         """False for a while when double starts have emptied the budget."""
-        return self.lesson is None or not self._braked or self.lesson.ties_allowed(now)
+        return self.lesson is None or not self.braked or self.lesson.ties_allowed(now)
 
     def try_backup(self, now: float, *, first: bool, again: bool, stuck: bool) -> tuple[bool, BackupTicket | None]:
         """Whether a backup may leave, and what it is to carry. ``stuck``: see ``stuck_after``."""
-        if self._book is None or self.lesson is None or not self._braked:
+        if self._book is None or self.lesson is None or not self.braked:
             return True, None
         if not self._book.throttle.open:
             return False, None
         ticket = self.lesson.try_backup(now, first=first, again=again, stuck=stuck)
         return ticket is not None, ticket
 
-    def try_failover(self, gone: Iterable[SentCopy], now: float) -> bool:
-        """Whether another round may be sent after these copies are gone. It is asked once per round."""
+    def try_failover(self, gone: Iterable[SentCopy], now: float, under_way: int) -> bool:
+        """Whether another round may be sent after these copies are gone. It is asked once per round.
+
+        ``under_way`` calls of this client are open.
+        """
         if self._book is None or self.lesson is None:
             return True
         causes = list(gone)
@@ -202,7 +216,7 @@ class CallAccount:
             return False
         refused = bool(causes) and all(copy.state in (CopyState.REFUSED, CopyState.FAILED) for copy in causes)
         draining = any(copy.cause in (Cause.DRAINING, Cause.UNSENT) for copy in causes)
-        return self.lesson.try_failover(now, link_lost=draining or not refused)
+        return self.lesson.try_failover(now, link_lost=draining or not refused, under_way=under_way)
 
     # ---- news -------------------------------------------------------------------------------------------------
 
@@ -226,16 +240,16 @@ class CallAccount:
         lesson = self.lesson
         if lesson is None or self._book is None:
             return
-        if busy <= 0 and copy.started_at is not None and copy.state != CopyState.DONE:
+        state = copy.state
+        if busy <= 0 and copy.started_at is not None and state != DONE:
             busy = now - copy.started_at
         known = view is None or not view.on_probation
-        state = copy.state
-        if known and copy.kind == CopyKind.FIRST:
-            if state == CopyState.DONE:
+        if known and copy.kind == FIRST:
+            if state == DONE:
                 lesson.waits.add(wait, now)
-            elif state == CopyState.DROPPED:
+            elif state == DROPPED:
                 lesson.waits.add_stopped(now - copy.sent_at, now)
-        if state == CopyState.DONE:
+        if state == DONE:
             if not known:
                 lesson.earned(busy, now)
             else:
@@ -244,12 +258,12 @@ class CallAccount:
             if used:
                 self._winner = busy
                 self._book.throttle.answered()
-        elif state == CopyState.FAILED:
+        elif state == FAILED:
             if not final:
                 self._book.throttle.failed()
         elif known:
             self._stopped(copy, busy, now)
-        if state == CopyState.YIELDED:
+        if state == YIELDED:
             self._double(busy)
         ticket = copy.ticket
         if ticket is not None:

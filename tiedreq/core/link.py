@@ -40,6 +40,7 @@ Admit = Callable[[Hello], tuple[str, str] | None]
 
 _OPENING = (LinkState.GREETING, LinkState.PROVING, LinkState.WELCOMING)
 _CONNECTED = (*_OPENING, LinkState.UP)
+_DIALING_OR_CONNECTED = (LinkState.DIALING, *_CONNECTED)
 _UNKNOWN_ANSWERED_PER_FRAME = 4
 
 
@@ -369,7 +370,7 @@ class LinkCore:
         """Move the limits on the other side by as long as our own loop stood still."""
         wake_at, stepped_at = self.wake_at, self._stepped_at
         self._stepped_at = now
-        if wake_at is None or stepped_at is None or self._state not in (LinkState.DIALING, *_CONNECTED):
+        if wake_at is None or stepped_at is None or self._state not in _DIALING_OR_CONNECTED:
             return
         late = now - max(wake_at, stepped_at)
         if late <= self.timing.heartbeat_interval / 2:
@@ -401,7 +402,7 @@ class LinkCore:
         self.epoch = 0
         if was in _CONNECTED:
             out.append(commands.Transmit(epoch, goodbye(event.code, event.reason)))
-        if was in (LinkState.DIALING, *_CONNECTED):
+        if was in _DIALING_OR_CONNECTED:
             out.append(commands.CloseTransport(epoch, event.code, event.reason, abrupt=was is LinkState.DIALING))
         if was is LinkState.UP:
             out.append(commands.AnnounceDown(epoch, event.code, event.reason, by_peer=False))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from enum import IntEnum
 from typing import NamedTuple
 
 from tiedreq.core.types import UNTIED, CopyId, CopyState, Identity, TieId
 
 Key = tuple[int, ...]
+STALE_MIN = 64
+"""So many old places may be left in the order of tombstones, however few there are."""
 
 
 def memory_key(copy: CopyId) -> Key:
     """A replica holds at most one copy of a tie, so a tied copy is remembered by its tie (as a plain tuple)."""
-    return copy if copy.rank == UNTIED else copy[:3]
+    return copy if copy[3] == UNTIED else copy[:3]
 
 
 class MarkerKind(IntEnum):
@@ -34,7 +36,8 @@ class MarkerBook:
     """Early notices by the peer that sent them and the copy it speaks of.
 
     A marker is found only under the partner that a Submit names, lives at most ``age_max`` seconds, and goes with
-    its peer. An evicted marker costs a double start, nothing else.
+    its peer. An evicted marker costs a double start, nothing else. ``known`` is False when ``wake_at`` may have changed
+    in any way; else it has not, unless by what was added.
     """
 
     def __init__(self, per_peer_max: int, age_max: float) -> None:
@@ -42,7 +45,7 @@ class MarkerBook:
         self._age_max = age_max
         self._books: dict[Identity, OrderedDict[CopyId, Marker]] = {}
         self._first_at: float | None = None  # when the first of all heads expires, unless that is to be found anew
-        self._first_known = True
+        self.known = True
         self.evicted = 0
 
     def __len__(self) -> int:
@@ -61,40 +64,40 @@ class MarkerBook:
             if known.kind == MarkerKind.STARTED and known.expires_at > now:
                 return
             del book[copy]
-            self._first_known = False
+            self.known = False
         elif len(book) >= self._per_peer_max:
-            self._first_known = False
+            self.known = False
             self._drop_expired(book, now)
             if len(book) >= self._per_peer_max:
                 book.popitem(last=False)
                 self.evicted += 1
-        expires_at = now + min(remaining, self._age_max)
+        expires_at = now + (remaining if remaining < self._age_max else self._age_max)
         if not book and (self._first_at is None or expires_at < self._first_at):
             self._first_at = expires_at
-        book[copy] = Marker(kind, expires_at)
+        book[copy] = tuple.__new__(Marker, (kind, expires_at))
 
     def take(self, peer: Identity, copy: CopyId, now: float) -> MarkerKind | None:
         """What ``peer`` had said of ``copy``; the marker is gone afterwards."""
         book = self._books.get(peer)
-        marker = book.pop(copy, None) if book is not None else None
-        if book is None or marker is None:
+        if book is None or copy not in book:
             return None
+        marker = book.pop(copy)
         if not book:
             del self._books[peer]
-        self._first_known = False
+        self.known = False
         return marker.kind if marker.expires_at > now else None
 
     def forget(self, peer: Identity) -> None:
         """Drop all markers of ``peer``."""
         if self._books.pop(peer, None) is not None:
-            self._first_known = False
+            self.known = False
 
     def expire(self, now: float) -> None:
         """Drop what is past its age, from the oldest on."""
         first_at = self.wake_at
         if first_at is None or first_at > now:
             return
-        self._first_known = False
+        self.known = False
         for peer in list(self._books):
             book = self._books[peer]
             self._drop_expired(book, now)
@@ -109,8 +112,8 @@ class MarkerBook:
     @property
     def wake_at(self) -> float | None:
         """When the oldest marker of any peer expires, or None."""
-        if not self._first_known:
-            self._first_known = True
+        if not self.known:
+            self.known = True
             heads = [next(iter(book.values())).expires_at for book in self._books.values()]
             self._first_at = min(heads, default=None)
         return self._first_at
@@ -141,7 +144,7 @@ class CancelMarkers:
 
     def take(self, copy: CopyId) -> bool:
         """True when ``copy`` was cancelled; the marker is gone afterwards."""
-        return self._expiries.pop(copy, None) is not None
+        return bool(self._expiries) and self._expiries.pop(copy, None) is not None
 
     def expire(self, now: float) -> float | None:
         """Drop what is past its age; returns when the oldest of the rest will be, or None."""
@@ -236,33 +239,70 @@ class Tombstone(NamedTuple):
 
 
 class Tombstones:
-    """Ended copies, so that late news of them changes nothing."""
+    """Ended copies, so that late news of them changes nothing.
+
+    They are many, and hardly ever looked at: how an ordinary copy ended is one small number, of which ``get`` makes a
+    ``Tombstone``.
+    """
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._entries: OrderedDict[Key, Tombstone] = OrderedDict()
+        self._entries: dict[Key, int | Tombstone] = {}
+        self._order: deque[Key] = deque()  # keys, oldest first, and of what was remembered anew also its old place
+        self._moved: dict[Key, int] = {}  # how many old places each key has there
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, tombstone: Tombstone) -> None:
         """Remember how a copy ended."""
-        key, entries = memory_key(tombstone.copy), self._entries
+        self._put(memory_key(tombstone.copy), tombstone)
+
+    def bury(self, key: Key, rank: int, state: CopyState, started: bool) -> None:
+        """``add`` for a copy of a tie that is not exclusive, or of none. ``key`` is its memory key."""
+        self._put(key, (rank + 1) * 32 + state * 2 + started)
+
+    def _put(self, key: Key, value: int | Tombstone) -> None:
+        entries = self._entries
         if key in entries:
-            entries.move_to_end(key)
+            del entries[key]
+            self._moved[key] = self._moved.get(key, 0) + 1
         elif len(entries) >= self._size_max:
-            entries.popitem(last=False)
-        entries[key] = tombstone
+            self._drop_oldest()
+        entries[key] = value
+        self._order.append(key)
+        if len(self._order) > 2 * len(entries) + STALE_MIN:
+            self._order = deque(entries)
+            self._moved.clear()
+
+    def _drop_oldest(self) -> None:
+        order, moved = self._order, self._moved
+        key = order.popleft()
+        while moved and key in moved:
+            moved[key] -= 1
+            if not moved[key]:
+                del moved[key]
+            key = order.popleft()
+        del self._entries[key]
 
     def grant(self, copy: CopyId, grantee: Identity) -> None:
-        """Remember that ``grantee`` may start in place of this ended copy."""
+        """Remember that ``grantee`` may start in place of this ended copy. Raises ``KeyError`` when it is not known."""
         key = memory_key(copy)
-        self._entries[key] = self._entries[key]._replace(grantee=grantee)
+        self._entries[key] = _tombstone(key, self._entries[key])._replace(grantee=grantee)
 
     def get(self, copy: CopyId) -> Tombstone | None:
         """The tombstone of this untied copy, or of this replica's copy of the same tie."""
-        return self._entries.get(memory_key(copy))
+        key = copy if copy[3] == UNTIED else copy[:3]
+        value = self._entries.get(key)
+        return None if value is None else _tombstone(key, value)
 
     def snapshot(self) -> tuple[Tombstone, ...]:
         """The entries, oldest first."""
-        return tuple(self._entries.values())
+        return tuple(_tombstone(key, value) for key, value in self._entries.items())
+
+
+def _tombstone(key: Key, value: int | Tombstone) -> Tombstone:
+    if not isinstance(value, int):
+        return value
+    client, number, round_ = key[:3]
+    return Tombstone(CopyId(client, number, round_, value // 32 - 1), CopyState(value // 2 % 16), value % 2 == 1)

@@ -27,17 +27,17 @@ What is known belongs to a connection, not to a name: a new link starts with not
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
 from tiedreq.core.errors import BadOption
-from tiedreq.core.groups import bits, group_of
 from tiedreq.core.health import FAILING, TRIAL_EVERY, Health, MethodMeans, outlies
 from tiedreq.core.messages import Welcome
-from tiedreq.core.types import CopyState, Identity, Load, MethodInfo, RandomSource
-from tiedreq.core.zones import by_zone, choose_backup, choose_first, choose_partner
+from tiedreq.core.names import DONE, FAILED
+from tiedreq.core.probation import Probation
+from tiedreq.core.serving import Serving
+from tiedreq.core.types import Identity, Load, MethodInfo, RandomSource
 
 if TYPE_CHECKING:
     from tiedreq.core.sent_copy import SentCopy
@@ -112,14 +112,13 @@ class ReplicaView:
 
     def take_load(self, load: Load, now: float) -> None:
         """Take in a report of load that came with a message."""
-        self.queued = load.queued
-        self.free = load.free
-        if load.received > self.received:
-            self.received = load.received
+        self.queued, self.free, received, pushback = load
+        if received > self.received:
+            self.received = received
         self.reported_at = now
         self.suspected_until = 0.0
-        if load.pushback > 0:
-            self.pushback_until = max(self.pushback_until, now + load.pushback)
+        if pushback > 0:
+            self.pushback_until = max(self.pushback_until, now + pushback)
 
     def unreported(self) -> int:
         """Submits sent that the last report does not include."""
@@ -128,39 +127,16 @@ class ReplicaView:
     def load(self, now: float) -> float:
         """The module's formula, in copies."""
         outstanding = float(self.sent - self.received) if self.sent > self.received else 0.0
-        if self.reported_at is None:
+        reported_at = self.reported_at
+        if reported_at is None:
             return outstanding
-        weight = 1.0 - (now - self.reported_at) / REPORT_LIFE
+        weight = 1.0 - (now - reported_at) / REPORT_LIFE
         return (self.queued + self.slots - self.free) * weight + outstanding if weight > 0.0 else outstanding
 
     def busy(self, now: float) -> bool:
         """True when a fresh report said: a queue, and no free slot."""
         fresh = self.reported_at is not None and now - self.reported_at < REPORT_LIFE
         return fresh and self.queued > 0 and self.free <= 0
-
-
-class Serving:
-    """The replicas that serve a method: ``views``, and by zone; of many also by group."""
-
-    __slots__ = ("_groups", "simple", "views", "zones")
-
-    def __init__(self, views: list[ReplicaView], *, whole: bool = True) -> None:
-        self.views = views
-        self.zones = by_zone(views)
-        self._groups: dict[int, Serving] = {}  # by link
-        if whole and bits(len(views)):
-            members: dict[int, list[ReplicaView]] = {}
-            for view in views:
-                members.setdefault(group_of(view.name, len(views)), []).append(view)
-            for them in members.values():
-                group = Serving(them, whole=False)
-                self._groups.update((view.link, group) for view in them)
-        self.simple = len(self.zones) < 2 and not self._groups
-        """Neither zones nor groups: the picker's choice among all."""
-
-    def group(self, view: ReplicaView) -> Serving:
-        """Those that may be partners of ``view``."""
-        return self._groups.get(view.link, self)
 
 
 def _able(view: ReplicaView, hidden: Collection[str], now: float, pushed_back: bool) -> bool:
@@ -186,10 +162,9 @@ class ReplicaTable:
         self.picker = picker
         self.zone = zone
         self._adaptive = picker == "adaptive"
+        self._drawing = picker in ("adaptive", "two-choices")
         self._means = MethodMeans()
-        self._probation: dict[int, ReplicaView] = {}  # by link
-        self._release_at = math.inf  # of those on probation none is released before, and none tried
-        self._trial_at = math.inf
+        self._probation = Probation()
         self._sample: list[int] = []  # links of replicas to compare another one with; empty: to be taken
         self._rng = rng
         self._views: dict[int, ReplicaView] = {}
@@ -213,7 +188,7 @@ class ReplicaTable:
         view = self._views.pop(link, None)
         self._serving.clear()
         self._sample.clear()
-        self._probation.pop(link, None)
+        self._probation.views.pop(link, None)
         if view is None or self._links.get(view.name) != link:
             return
         del self._links[view.name]
@@ -254,14 +229,14 @@ class ReplicaTable:
 
     def candidates(self, method: str, now: float, exclude: Iterable[str] = ()) -> list[ReplicaView]:
         """Replicas that serve ``method``, take work, and are not excluded by name; suspected ones only if no other."""
-        serving = self._serving_of(method).views
-        hidden = set(exclude)
+        serving = (self._serving.get(method) or self._serving_of(method)).views
+        hidden = set(exclude) if exclude else ()
         if hidden:
             views = [view for view in serving if not view.draining and view.name not in hidden]
         else:
             views = [view for view in serving if not view.draining]
-        if self._probation:
-            self._release(now)
+        if self._probation.views:
+            self._probation.release(now)
             views = [view for view in views if not view.on_probation] or views
         if self._suspicion_ends > now:
             return [view for view in views if view.suspected_until <= now] or views
@@ -288,14 +263,15 @@ class ReplicaTable:
 
         ``mean`` is the method's mean service time in seconds, None where it is not known; ``exclude`` are names.
         """
-        serving = self._serving_of(method)
+        serving = self._serving.get(method) or self._serving_of(method)
         if serving.simple:
             pool = self.candidates(method, now, exclude)
             if chosen:
                 pool = [view for view in pool if view not in chosen]
             while len(chosen) < width and (view := self.choose(pool, now)) is not None:
                 chosen.append(view)
-                pool.remove(view)
+                if len(chosen) < width:
+                    pool.remove(view)
             return
         hidden = {*exclude, *(view.name for view in chosen)}
         while len(chosen) < width:
@@ -315,17 +291,9 @@ class ReplicaTable:
         def draw(views: list[ReplicaView]) -> ReplicaView | None:
             return self._draw_able(views, hidden, now)
 
-        if self._probation:
-            self._release(now)
-        near = serving.group(chosen[0]) if chosen else serving
-        view = None
-        if len(near.zones) > 1 and chosen:
-            view = choose_partner(near.zones, chosen, draw, mean)
-        elif len(near.zones) > 1 and self.zone:
-            view = choose_first(near.zones, self.zone, draw, now, mean)
-        if view is None:
-            view = draw(near.views)
-        return draw(serving.views) if view is None and chosen else view
+        if self._probation.views:
+            self._probation.release(now)
+        return serving.choose_more(chosen, self.zone, draw, now, mean)
 
     def choose_backup(
         self,
@@ -338,16 +306,13 @@ class ReplicaTable:
         """A replica for a backup: not excluded by name, without push-back. Copies at ``held`` are still out."""
         serving = self._serving_of(method)
         if not serving.simple:
-            if self._probation:
-                self._release(now)
 
             def draw(views: list[ReplicaView]) -> ReplicaView | None:
                 return self._draw_able(views, exclude, now, pushed_back=False)
 
-            if len(serving.zones) > 1:
-                view = choose_backup(serving.zones, held, self.zone, draw, now, mean)
-            else:
-                view = draw(serving.views)
+            if self._probation.views:
+                self._probation.release(now)
+            view = serving.choose_backup(held, self.zone, draw, now, mean)
             if view is not None:
                 return view
         pool = [view for view in self.candidates(method, now, exclude) if view.pushback_until <= now]
@@ -370,35 +335,33 @@ class ReplicaTable:
 
     def choose(self, candidates: list[ReplicaView], now: float) -> ReplicaView | None:
         """One of the candidates, by the picker; None when there is none. A draw goes to the first drawn."""
-        if not candidates:
-            return None
-        if len(candidates) == 1:
-            return candidates[0]
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        if self._drawing:
+            first, second = self._draw_two(candidates)
+            return self._better(first, second, now)
         if self.picker == "least-outstanding":
             return min(self._rng.sample(candidates, len(candidates)), key=lambda view: view.outstanding)
-        if self.picker == "random":
-            return self._rng.sample(candidates, 1)[0]
-        first, second = self._draw_two(candidates)
-        return self._better(first, second, now)
+        return self._rng.sample(candidates, 1)[0]
 
     def _better(self, first: ReplicaView, second: ReplicaView, now: float) -> ReplicaView:
         """The one of two that were drawn that the picker takes."""
+        if self._adaptive:
+            ours = (first.load(now) + 1) * first.health.weight(now)
+            theirs = (second.load(now) + 1) * second.health.weight(now)
+            return second if theirs < ours else first
+        if self._drawing:
+            return second if second.load(now) < first.load(now) else first
         if self.picker == "random":
             return first
-        if self.picker == "least-outstanding":
-            return second if second.outstanding < first.outstanding else first
-        if not self._adaptive:
-            return second if second.load(now) < first.load(now) else first
-        ours = (first.load(now) + 1) * first.health.weight(now)
-        theirs = (second.load(now) + 1) * second.health.weight(now)
-        return second if theirs < ours else first
+        return second if second.outstanding < first.outstanding else first
 
     def _draw_two(self, candidates: list[ReplicaView]) -> list[ReplicaView]:
         """As ``sample(candidates, 2)``, with the very same random bits and a fifth of the work."""
-        count = len(candidates)
-        if type(self._rng) is not Random or count > _SAMPLE_POOL_MAX:
-            return self._rng.sample(candidates, 2)
-        bits = self._rng.getrandbits
+        count, rng = len(candidates), self._rng
+        if type(rng) is not Random or count > _SAMPLE_POOL_MAX:
+            return rng.sample(candidates, 2)
+        bits = rng.getrandbits
         width = count.bit_length()
         first = bits(width)
         while first >= count:
@@ -418,9 +381,10 @@ class ReplicaTable:
         """A copy ended at a replica, after ``busy`` seconds of execution where that is known."""
         if not self._adaptive:
             return
-        if copy.state == CopyState.DONE:
+        state = copy.state
+        if state == DONE:
             self._took(view, method, busy, now, ended=True)
-        elif copy.state == CopyState.FAILED:
+        elif state == FAILED:
             if not final:
                 view.health.fail()
         elif copy.started_at is not None:
@@ -442,19 +406,17 @@ class ReplicaTable:
         health = view.health
         if view.on_probation:
             if health.recovered():
-                self._end_probation(view)
-        elif (health.weight(now) > 1 or health.failing > FAILING) and len(self._probation) < len(self._links) // 3:
+                self._probation.end(view)
+        elif health.weight(now) > 1 or health.failing > FAILING:
+            if len(self._probation.views) >= len(self._links) // 3:
+                return
             others = [other.health for other in self._others() if other is not view and not other.on_probation]
             if outlies(health, others):
-                self.put_on_probation(view, now)
+                self._probation.put(view, now)
 
     def put_on_probation(self, view: ReplicaView, now: float) -> None:
         """From now on a replica gets trial copies only, for a while."""
-        view.on_probation = True
-        self._probation[view.link] = view
-        view.health.begin_probation(now)
-        self._release_at = min(self._release_at, view.health.probation_until)
-        self._trial_at = min(self._trial_at, view.health.trial_at)
+        self._probation.put(view, now)
 
     def _others(self) -> list[ReplicaView]:
         """Whom a replica is compared with: all, or of many some, evenly."""
@@ -463,31 +425,23 @@ class ReplicaTable:
             self._sample = links[:: 1 + len(links) // OTHERS_MAX]
         return [self._views[link] for link in self._sample]
 
-    def _release(self, now: float) -> None:
-        """Replicas whose time on probation is over are judged anew."""
-        if now < self._release_at:
-            return
-        for view in [view for view in self._probation.values() if now >= view.health.probation_until]:
-            self._end_probation(view)
-        self._release_at = min((view.health.probation_until for view in self._probation.values()), default=math.inf)
-
-    def _end_probation(self, view: ReplicaView) -> None:
-        view.on_probation = False
-        self._probation.pop(view.link, None)
-        view.health.end_probation()
+    @property
+    def trial_at(self) -> float:
+        """Before that ``try_out`` changes nothing."""
+        return self._probation.trial_at
 
     def try_out(self, chosen: list[ReplicaView], method: str, now: float) -> None:
         """Now and then the last of a tie's replicas is one on probation instead, of the same group."""
-        if now < self._trial_at:
+        if now < self._probation.trial_at:
             return
         serving = self._serving_of(method)
         group = serving.group(chosen[0])
-        for view in self._probation.values():
+        for view in self._probation.due(now):
             newest = self._links.get(view.name) == view.link
-            due = newest and now >= view.health.trial_at and method in view.methods and not view.draining
-            if due and (view in chosen or serving.group(view) is group):
+            fit = newest and method in view.methods and not view.draining
+            if fit and (view in chosen or serving.group(view) is group):
                 view.health.trial_at = now + TRIAL_EVERY
                 if view not in chosen:
                     chosen[-1] = view
                 break
-        self._trial_at = min((view.health.trial_at for view in self._probation.values()), default=math.inf)
+        self._probation.tried()

@@ -4,7 +4,6 @@ Invariants
 * A copy is in the queue, or holds a slot, or is a tombstone. Free slots + executions = slots, always.
 * Only ``InputSettled`` fills slots: after a stall a replica first learns what its peers did.
 * ``SendPeer(Started)`` stands before ``StartWork`` in one command list.
-* Of two running copies of a tie only the one of higher rank decides, so that both can't stop.
 * A copy ends in exactly one terminal state, and its caller is told which unless the caller is gone.
 
 Not for: choosing replicas, timing backups, or anything else that the caller decides (``core.call``).
@@ -18,7 +17,7 @@ from typing import Any
 
 from tiedreq.core.commands import FinishDrain, ReplicaCommand
 from tiedreq.core.copy_table import CopyTrigger
-from tiedreq.core.copybook import DRAIN_HINT, Caller, HeldCopy, HeldMethod
+from tiedreq.core.copybook import DRAIN_HINT, NEVER, Caller, HeldCopy, HeldMethod
 from tiedreq.core.errors import RemoteViolation
 from tiedreq.core.events import (
     Answer,
@@ -46,16 +45,16 @@ from tiedreq.core.events import (
     WorkFinished,
 )
 from tiedreq.core.limits import ReplicaLimits
-from tiedreq.core.memory import MarkerKind
-from tiedreq.core.messages import Draining, Failed, Message, Next, Result, Started, Submit
+from tiedreq.core.messages import Draining, Failed, Message, Next, Result, Submit
+from tiedreq.core.names import BACKUP, CALLER_LOST, HANDLER_RAISED, HANDLER_RETURNED, RUNNING, new
+from tiedreq.core.notices import NoticeRules
 from tiedreq.core.shares import Running
-from tiedreq.core.streams import StreamRules
-from tiedreq.core.types import UNTIED, Cause, CopyId, CopyKind, CopyState, Identity
+from tiedreq.core.types import UNTIED, Cause, Identity
 
 __all__ = ["HeldCopy", "HeldMethod", "ReplicaCore"]
 
 
-class ReplicaCore(StreamRules):
+class ReplicaCore(NoticeRules):
     """The decisions of one replica. ``step`` takes an event and returns what the driver has to do."""
 
     def __init__(
@@ -93,7 +92,8 @@ class ReplicaCore(StreamRules):
     @property
     def settled(self) -> bool:
         """True while ``InputSettled`` would change nothing: nothing waits, and no drain is under way."""
-        return not self._queue and not self.draining
+        queue = self._queue
+        return not (queue.shared or self.draining or (queue.limited and queue))
 
     def step(self, event: ReplicaEvent, now: float) -> list[ReplicaCommand]:
         """Decide. Raises ``RemoteViolation``, with nothing changed, when a caller's Submit breaks the protocol."""
@@ -115,13 +115,13 @@ class ReplicaCore(StreamRules):
         if caller is None:
             return
         for copy in list(caller.copies):
-            self._end(self._copies[copy], CopyTrigger.CALLER_LOST, Cause.CALLER_LOST, now)
+            self._end(self._copies[copy], CopyTrigger.CALLER_LOST, CALLER_LOST, now)
 
     def _submit_received(self, event: SubmitReceived, now: float) -> None:
-        caller = self._callers.get(event.link)
+        link, submit = event
+        caller = self._callers.get(link)
         if caller is None:
             return
-        submit = event.submit
         self._check_submit(caller, submit)
         caller.received += 1
         self.stats.submitted += 1
@@ -130,8 +130,13 @@ class ReplicaCore(StreamRules):
             self.stats.duplicate_submits += 1
             return
         method = self._methods.get(submit.method)
-        timeout = submit.remaining if method is None else min(submit.remaining, method.info.timeout_max)
-        held = HeldCopy(submit, event.link, now, now + timeout, method is not None and method.info.stoppable)
+        timeout, stoppable = submit.remaining, False
+        if method is not None:
+            info = method.info
+            stoppable = info.stoppable
+            if timeout > info.timeout_max:
+                timeout = info.timeout_max
+        held = HeldCopy(submit, link, now, now + timeout, stoppable)
         ending = self._ending_on_arrival(caller, held, method, now)
         self._copies[copy] = held
         caller.copies[copy] = None
@@ -151,17 +156,26 @@ class ReplicaCore(StreamRules):
             self._ties[held.tie] = held
         held.waiting = True
         self._queue.push(held.submit.method, held.id, held)
-        heapq.heappush(self._deadlines, (held.deadline, held.id))
+        deadlines, deadline = self._deadlines, held.deadline
+        heapq.heappush(deadlines, (deadline, held.id))
+        if deadline < self.alarm:
+            self.alarm = deadline
+        if len(deadlines) > 64 + 2 * len(self._copies):
+            self._sweep_deadlines()
 
     def _check_submit(self, caller: Caller, submit: Submit) -> None:
-        copy, partners = submit.copy, submit.partners
-        if copy.client != caller.client:
+        partners = submit.partners
+        client, _, _, rank = submit.copy
+        if client != caller.client:
             raise RemoteViolation("submit: the call id is not of this client")
-        if copy.rank == UNTIED:
+        if rank == UNTIED:
             if partners:
                 raise RemoteViolation("submit: an untied copy names partners")
-        elif not 0 <= copy.rank < len(partners) or partners[copy.rank] != self.identity:
-            raise RemoteViolation(f"submit: rank {copy.rank} of the tie is not this replica")
+        elif not 0 <= rank < len(partners) or partners[rank] != self.identity:
+            raise RemoteViolation(f"submit: rank {rank} of the tie is not this replica")
+        elif len(partners) == 2:
+            if partners[0].name == partners[1].name:
+                raise RemoteViolation("submit: a tie names one replica twice")
         elif len({partner.name for partner in partners}) != len(partners):
             raise RemoteViolation("submit: a tie names one replica twice")
 
@@ -170,14 +184,15 @@ class ReplicaCore(StreamRules):
     ) -> tuple[CopyTrigger, Cause] | None:
         """How a copy ends that can't even wait, or None. What is already known comes first."""
         submit = held.submit
-        early = self._take_markers(held, now)
+        early = self._take_markers(held, now) if submit.partners else None
         if caller.cancels.take(submit.copy):
             return CopyTrigger.CALLER_CANCELLED, Cause.CALLER
         if method is None:
             return CopyTrigger.REFUSAL, Cause.UNKNOWN_METHOD
-        if method.info.stream != (held.stream is not None):
+        info = method.info
+        if info.stream != (held.stream is not None):
             return CopyTrigger.REFUSAL, Cause.WRONG_KIND
-        if not method.info.idempotent and (held.tied or submit.kind == CopyKind.BACKUP):
+        if not info.idempotent and (held.tied or submit.kind == BACKUP):
             return CopyTrigger.REFUSAL, Cause.NOT_IDEMPOTENT
         if held.tied and (held.tie in self._ties or self._tombstones.get(submit.copy) is not None):
             return CopyTrigger.REFUSAL, Cause.DUPLICATE
@@ -188,36 +203,12 @@ class ReplicaCore(StreamRules):
         if self.draining:
             return CopyTrigger.REFUSAL, Cause.DRAINING
         # A claiming copy may come back into the queue.
-        waiting = len(self._queue) + len(self._claiming)
-        if waiting >= self.limits.queue_length_max or len(caller.copies) >= self.limits.copies_per_caller_max:
+        waiting, limits = len(self._queue) + len(self._claiming), self.limits
+        if waiting >= limits.queue_length_max or len(caller.copies) >= limits.copies_per_caller_max:
             return CopyTrigger.REFUSAL, Cause.FULL
         if self._is_too_much(caller, len(submit.payload)):
             return CopyTrigger.REFUSAL, Cause.FULL
         return None
-
-    def _is_too_much(self, caller: Caller, size: int) -> bool:
-        """Whether arguments of ``size`` bytes are more than may be held; who holds nothing may always add one copy."""
-        if not caller.copies:
-            return False
-        own, all_ = caller.held_bytes + size, self._held_bytes + size
-        return own > self.limits.held_bytes_per_caller_max or all_ > self.limits.held_bytes_max
-
-    def _take_markers(self, held: HeldCopy, now: float) -> tuple[CopyTrigger, Cause] | None:
-        """What partners had said before this copy arrived: a start drops it, Next of a lower rank too."""
-        copy = held.id
-        found: tuple[CopyTrigger, Cause] | None = None
-        partners = held.submit.partners
-        if not partners:
-            return None
-        for rank, partner in enumerate(partners):
-            if rank == copy.rank:
-                continue
-            kind = self._markers.take(partner, CopyId(copy.client, copy.number, copy.round, rank), now)
-            if kind == MarkerKind.STARTED:
-                found = CopyTrigger.PARTNER_STARTED, Cause.STARTED
-            elif kind == MarkerKind.NEXT and rank < copy.rank and found is None and not held.submit.exclusive:
-                found = CopyTrigger.PARTNER_NEXT, Cause.NEXT
-        return found
 
     def _cancel_received(self, event: CancelReceived, now: float) -> None:
         caller = self._callers.get(event.link)
@@ -231,112 +222,11 @@ class ReplicaCore(StreamRules):
         tombstone = self._tombstones.get(event.copy)
         if tombstone is None or tombstone.copy != event.copy:
             expires_at = caller.cancels.add(event.copy, now)
+            self.alarm = NEVER
             if self._cancels_expire_at is None:
                 self._cancels_expire_at = expires_at
 
     # ---- peers ------------------------------------------------------------------------------------------------
-
-    def _peer_connected(self, event: PeerConnected, now: float) -> None:
-        peer = event.peer
-        for link in [link for link, known in self._peers.items() if known.name == peer.name and known != peer]:
-            self._forget_peer(link, now)
-        self._peers[event.link] = peer
-        self._links[peer] = event.link
-        for held in self._copies.values():
-            if held.tied and peer in held.submit.partners:
-                if held.state == CopyState.RUNNING:
-                    self._send_peer(event.link, Started(held.id, self._remaining(held, now), None))
-                elif held.announced:
-                    self._send_peer(event.link, Next(held.id, self._remaining(held, now)))
-                elif held.state == CopyState.CLAIMING and held.submit.partners[0] == peer:
-                    self._send_claim(event.link, held)
-
-    def _peer_lost(self, event: PeerLost, now: float) -> None:
-        self._forget_peer(event.link, now)
-
-    def _forget_peer(self, link: int, now: float) -> None:
-        peer = self._peers.pop(link, None)
-        if peer is not None and self._links.get(peer, link) == link:
-            self._links.pop(peer, None)
-            self._markers.forget(peer)
-            self._notice_latencies.pop(peer.name, None)
-            self._parked.forget(peer)
-            self._arbiter_lost(peer, now)
-            for held in self._ties.values():
-                if peer in held.rivals:
-                    held.rivals = tuple(rival for rival in held.rivals if rival != peer)
-
-    def _partner(self, link: int, copy: CopyId) -> tuple[Identity | None, HeldCopy | None]:
-        """Who speaks of ``copy``, and this replica's live copy of the same tie if the tie names that partner."""
-        peer = self._peers.get(link)
-        if peer is None or copy.rank < 0:
-            self.stats.stale_notices += 1
-            return None, None
-        held = self._ties.get(copy[:3])
-        if held is None:
-            return peer, None
-        partners = held.submit.partners
-        if copy.rank >= len(partners) or copy.rank == held.id.rank or partners[copy.rank] != peer:
-            self.stats.stale_notices += 1
-            return None, None
-        return peer, held
-
-    def _peer_started(self, event: PeerStarted, now: float) -> None:
-        peer, held = self._partner(event.link, event.copy)
-        if peer is None:
-            return
-        self.stats.notices += 1
-        if held is None:
-            self._early_notice(peer, event.copy, MarkerKind.STARTED, event.remaining, now)
-        elif held.granted:
-            self.stats.stale_notices += 1
-        elif held.state == CopyState.RUNNING:
-            self._both_started(held, event, now)
-        else:
-            self._end(held, CopyTrigger.PARTNER_STARTED, Cause.STARTED, now)
-
-    def _both_started(self, held: HeldCopy, event: PeerStarted, now: float) -> None:
-        """Two copies of one tie run. The higher rank is the only decider; the lower goes on and says so again."""
-        self.stats.late_notices += 1
-        if event.copy.rank > held.id.rank:
-            self._send_peer(event.link, Started(held.id, self._remaining(held, now), None))
-            return
-        if not held.doubled:
-            held.doubled = True
-            self.stats.double_starts += 1
-        rival = held.submit.partners[event.copy.rank]
-        if rival not in held.rivals:
-            held.rivals += (rival,)
-        self._yield_to_rivals(held, now)
-
-    def _yield_to_rivals(self, held: HeldCopy, now: float) -> None:
-        """Stop for a copy of lower rank that is known to run, unless this one can't be stopped or never yields."""
-        if not held.rivals or not held.stoppable or not held.submit.yield_ or held.submit.exclusive:
-            return
-        if not self._committed(held):
-            self._end(held, CopyTrigger.PARTNER_STARTED, Cause.STARTED, now)
-
-    def _peer_next(self, event: PeerNext, now: float) -> None:
-        peer, held = self._partner(event.link, event.copy)
-        if peer is None:
-            return
-        self.stats.notices += 1
-        if held is None:
-            self._early_notice(peer, event.copy, MarkerKind.NEXT, event.remaining, now)
-        elif held.state == CopyState.RUNNING:
-            self._send_peer(event.link, Started(held.id, self._remaining(held, now), None))
-        elif event.copy.rank < held.id.rank and not held.submit.exclusive:
-            self._end(held, CopyTrigger.PARTNER_NEXT, Cause.NEXT, now)
-
-    def _early_notice(self, peer: Identity, copy: CopyId, kind: MarkerKind, remaining: float, now: float) -> None:
-        """A notice with no live copy here: too late for one that has ended, else a marker for one to come."""
-        tombstone = self._tombstones.get(copy)
-        if tombstone is None:
-            if remaining > 0:
-                self._markers.add(peer, copy, kind, remaining, now)
-            return
-        if tombstone.started and kind == MarkerKind.STARTED:
-            self.stats.late_notices += 1
 
     def _notice_latency_measured(self, event: NoticeLatencyMeasured, now: float) -> None:
         if all(peer.name != event.peer for peer in self._links):
@@ -351,32 +241,34 @@ class ReplicaCore(StreamRules):
     # ---- executions -------------------------------------------------------------------------------------------
 
     def _input_settled(self, event: InputSettled, now: float) -> None:
-        queue = self._queue
-        if not queue:
+        queue, shared, executions, slots = self._queue, self._queue.shared, self._executions, self.slots
+        if not (shared or (queue.limited and queue)):
             self._check_drained()
             return
-        several = queue.several and len(self._executions) < self.slots
+        several = queue.several and len(executions) < slots
         running = self._running_by_client() if several else None
-        while len(self._executions) < self.slots:
+        while len(executions) < slots:
             held = queue.take(running)
             if held is None:
                 break
             held.waiting = False
             if held.deadline <= now:
-                self._queue.release(held.submit.method)
+                queue.release(held.submit.method)
                 self._end(held, CopyTrigger.DEADLINE_PASSED, Cause.DEADLINE, now)
-            elif self._must_claim(held):
-                self._queue.release(held.submit.method)
+            elif held.submit.exclusive and self._must_claim(held):
+                queue.release(held.submit.method)
                 self._claim(held, now)
             else:
                 self._start(held, now)
                 if running is not None:
                     running.add(held.submit.method, held.id[0])
-        for head in queue.heads() if queue else ():
-            if head.tied and not head.stoppable and not head.announced and not head.submit.exclusive:
-                head.announced = True
-                self._tell_partners(head, Next(head.id, self._remaining(head, now)))
-        self._check_drained()
+        if shared or (queue.limited and queue):
+            for head in queue.heads():
+                if head.tied and not head.stoppable and not head.announced and not head.submit.exclusive:
+                    head.announced = True
+                    self._tell_partners(head, Next(head.id, self._remaining(head, now)))
+        if self.draining:
+            self._check_drained()
 
     def _running_by_client(self) -> Running:
         running = self._queue.running(self.slots)
@@ -385,14 +277,15 @@ class ReplicaCore(StreamRules):
         return running
 
     def _work_finished(self, event: WorkFinished, now: float) -> None:
-        held = self._executions.pop(event.copy, None)
+        copy, outcome = event
+        held = self._executions.pop(copy, None)
         if held is None:
             return
-        self._queue.release(held.submit.method)
+        if self._queue.limited:
+            self._queue.release(held.submit.method)
         service_time = now - held.started_at if now > held.started_at else 0.0
         self.stats.busy_seconds += service_time
-        outcome = event.outcome
-        if held.state != CopyState.RUNNING:
+        if held.state != RUNNING:
             self.stats.wasted_seconds += service_time
         elif outcome is None and now >= held.deadline:
             self._end(held, CopyTrigger.DEADLINE_PASSED, Cause.DEADLINE, now)
@@ -402,19 +295,21 @@ class ReplicaCore(StreamRules):
         else:
             fault = outcome if outcome is not None else Fault("internal", "the execution was stopped", b"", True)
             self._finish(held, fault, service_time, now)
-        self._check_drained()
+        if self.draining:
+            self._check_drained()
 
     def _finish(self, held: HeldCopy, outcome: Answer | Fault, service_time: float, now: float) -> None:
-        self.stats.measure_service(service_time)
+        stats = self.stats
+        stats.measure_service(service_time)
         waited = held.started_at - held.arrived_at
         good = isinstance(outcome, Answer)
-        self._retire(held, CopyTrigger.HANDLER_RETURNED if good else CopyTrigger.HANDLER_RAISED)
+        self._retire(held, HANDLER_RETURNED if good else HANDLER_RAISED, now)
         load = self._load(held.link, now)
         if isinstance(outcome, Answer):
-            self.stats.done += 1
-            message: Message = Result(held.id, outcome.payload, service_time, waited, load)
+            stats.done += 1
+            message: Message = new(Result, (held.id, outcome.payload, service_time, waited, load))
         else:
-            self.stats.failed += 1
+            stats.failed += 1
             message = Failed(held.id, *outcome, service_time, waited, load)
         self._send_caller(held.link, message)
 
@@ -422,10 +317,11 @@ class ReplicaCore(StreamRules):
         held = self._executions.get(event.copy)
         if held is not None:
             held.stoppable = True
-            if held.state == CopyState.RUNNING:
+            if held.state == RUNNING:
                 self._yield_to_rivals(held, now)
 
     def _time_passed(self, event: TimePassed, now: float) -> None:
+        self.alarm = NEVER
         self._markers.expire(now)
         self._deny_parked(self._parked.expire(now))
         if self._cancels_expire_at is not None and self._cancels_expire_at <= now:

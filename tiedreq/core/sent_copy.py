@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from tiedreq.core.learning import BackupTicket
+from tiedreq.core.names import NO_CAUSE
 from tiedreq.core.picker import ReplicaView
-from tiedreq.core.types import Cause, CopyId, CopyKind, CopyState
+from tiedreq.core.types import CopyId, CopyKind, CopyState
 
 
 class SentCopy:
-    """A copy as its caller knows it. ``ended_at`` is None while it may still answer."""
+    """A copy as its caller knows it. ``ended_at`` is None while it may still answer.
+
+    ``queue_wait``, ``service_time`` and ``busy`` are what its replica measured, in seconds; None unless it answered.
+    ``busy`` is how long its handler ran, ``service_time`` of a stream the part up to the first content. They are for
+    those who look: nothing is decided by them.
+    """
 
     __slots__ = (
+        "busy",
         "cause",
         "ended_at",
         "id",
         "kind",
         "link",
+        "queue_wait",
         "replica",
         "round",
         "sent_at",
+        "service_time",
         "started_at",
         "state",
         "ticket",
@@ -34,8 +43,11 @@ class SentCopy:
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.state: CopyState | None = None
-        self.cause = Cause.NONE
+        self.cause = NO_CAUSE
         self.ticket: BackupTicket | None = None
+        self.queue_wait: float | None = None
+        self.service_time: float | None = None
+        self.busy: float | None = None
 
     @property
     def alive(self) -> bool:

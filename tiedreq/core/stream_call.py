@@ -187,6 +187,8 @@ class StreamCore(CallCore):
         method, busy = self.request.method, event.service_time
         view = self._replicas.get(sent.link)
         sent.state = CopyState.DONE
+        sent.queue_wait = event.queue_wait
+        sent.service_time = sent.busy = busy
         if view is not None:
             self._replicas.copy_ended(view, sent, method, busy, now, final=False)
         self._account.ended(sent, view, now, busy, event.queue_wait, used=True, final=False)
@@ -244,6 +246,7 @@ class StreamCore(CallCore):
         if sent is None:
             return
         if self.winner is sent:
+            sent.busy = event.service_time
             self._winner_ended(CopyState.DONE, Cause.NONE, now)
             self._complete(Outcome(OutcomeKind.ANSWERED, sent.id), now)
             return

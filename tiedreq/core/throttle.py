@@ -33,4 +33,5 @@ class FailureThrottle:
 
     def answered(self) -> None:
         """An answer was used."""
-        self.tokens = min(TOKENS_MAX, self.tokens + TOKENS_PER_ANSWER)
+        if self.tokens < TOKENS_MAX:
+            self.tokens = min(TOKENS_MAX, self.tokens + TOKENS_PER_ANSWER)

@@ -63,13 +63,18 @@ class Lane(Generic[ItemT]):
 
 
 class WorkQueue(Generic[ItemT]):
-    """First come, first served over lanes. ``limits`` maps a lane's name to how many of it may run at once."""
+    """First come, first served over lanes. ``limits`` maps a lane's name to how many of it may run at once.
+
+    ``limited``: there are such lanes. ``shared`` is what waits in the lane of all other methods: for who has to know
+    whether anything does, and can't afford a call for it.
+    """
 
     def __init__(self, limits: dict[str, int]) -> None:
         self._limits = dict(limits)
         self._running = dict.fromkeys(self._limits, 0)
-        self._limited = bool(limits)
+        self.limited = bool(limits)
         self._shared: Lane[ItemT] = Lane()
+        self.shared = self._shared.items
         self._lanes = {"": self._shared}
         self._lanes.update((name, Lane()) for name in limits)
         self._places: dict[CopyId, int] = {}  # of what was put before all else; and of all, where there are lanes
@@ -79,19 +84,19 @@ class WorkQueue(Generic[ItemT]):
         self._shares: Shares | None = None
 
     def __len__(self) -> int:
-        if self._limited:
+        if self.limited:
             return sum(len(lane.items) for lane in self._lanes.values())
         return len(self._shared.items)
 
     def __bool__(self) -> bool:
-        if self._limited:
+        if self.limited:
             return any(lane.items for lane in self._lanes.values())
         return bool(self._shared.items)
 
     def __iter__(self) -> Iterator[ItemT]:
         """Everything that waits, oldest first."""
         waiting = [(copy, lane.items[copy]) for lane in self._lanes.values() for copy in lane.names()]
-        if self._limited:
+        if self.limited:
             waiting.sort(key=lambda entry: self._places[entry[0]])
         return iter([item for _, item in waiting])
 
@@ -109,7 +114,7 @@ class WorkQueue(Generic[ItemT]):
     def push(self, method: str, copy: CopyId, item: ItemT) -> None:
         """Put ``item`` at the end."""
         lane = self._shared
-        if self._limited:
+        if self.limited:
             lane = self._lane(method)
             self._last += 1
             self._places[copy] = self._last
@@ -173,7 +178,7 @@ class WorkQueue(Generic[ItemT]):
 
         With ``running``, what each client runs, that of a client which has its share lets others pass.
         """
-        if not self._limited and self._shares is None:
+        if not self.limited and self._shares is None:
             if not self._shared.items:
                 return None
             if self._places:

@@ -29,10 +29,10 @@ from tiedreq.core.events import (
 from tiedreq.core.policy import Plain
 from tiedreq.core.types import CallId, CopyId, CopyKind
 from tiedreq.hedging.observing import HedgeEvent, Observer, tell
+from tiedreq.hedging.starting import LATER
 from tiedreq.hedging.upstream import Lane, Upstream
 
 TIME_MIN = 1e-6
-LATER = 1.5
 
 
 class Flight:

@@ -14,7 +14,7 @@ import trio
 from tiedreq.clusterfile import ReplicaAddress
 from tiedreq.core.errors import BadOption
 from tiedreq.core.limits import ClientLimits
-from tiedreq.core.link_options import LinkSide, LinkTiming
+from tiedreq.core.link_options import LinkSide
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.policy import Auto, Policy
 from tiedreq.discovery.find import Replicas, Source, find_source
@@ -23,11 +23,11 @@ from tiedreq.discovery.members import Members, StaticMembers
 from tiedreq.errors import AuthRefused, ConnectError
 from tiedreq.net.client import Client
 from tiedreq.net.edge import UserBlock
-from tiedreq.net.link import Link, dialed_link
-from tiedreq.net.link_owner import LinkOptions
+from tiedreq.net.link import Link
+from tiedreq.net.link_ends import dialed_link
+from tiedreq.net.link_owner import LinkOptions, link_options
 from tiedreq.net.membership import ClientMembers
 from tiedreq.net.network import Network, WebsocketNetwork
-from tiedreq.net.outbox import OutboxLimits
 from tiedreq.net.transport import Transport
 from tiedreq.observe.attach import watch_client
 from tiedreq.observe.options import Observe
@@ -73,17 +73,8 @@ async def connect(
 
     Raises ``ConnectError`` when no replica can be reached, ``AuthRefused``, ``VersionMismatch``, ``BadOption``.
     """
-    if not trio.lowlevel.in_trio_run():
-        raise BadOption("connect: Trio does not run here; on asyncio use tiedreq.aio.connect")
-    source = find_source(replicas)
+    source, limits = _checked(replicas, limits)
     address = source.address
-    limits = limits if limits is not None else ClientLimits()
-    if not isinstance(limits, ClientLimits):
-        raise BadOption(f"limits: {limits!r} is not ClientLimits(…)")
-    if len(address.replicas) > limits.replicas_max:
-        raise BadOption(
-            f"replicas: {len(address.replicas)} are named, over the limit replicas_max of {limits.replicas_max}"
-        )
     wire = wire_limits(limits.payload_bytes_max)
     client = Client(policy if policy is not None else Auto(), timeout, limits, wire, picker, check_zone(zone))
     token = token if token is not None else address.token
@@ -91,7 +82,7 @@ async def connect(
     if network is None:
         network = WebsocketNetwork(wire, client_tls=ssl_context)
     authenticator = TokenAuthenticator.of(token)
-    options = _link_options(limits, client)
+    options = link_options(limits, wire, "refuse")
     block = UserBlock()
     with block.outside():
         async with trio.open_nursery() as nursery:
@@ -122,21 +113,18 @@ async def connect(
             nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
 
 
-def _link_options(limits: ClientLimits, client: Client) -> LinkOptions:
-    return LinkOptions(
-        timing=LinkTiming(
-            heartbeat_interval=limits.heartbeat_interval,
-            heartbeat_misses=limits.heartbeat_misses_max,
-            handshake_timeout=limits.handshake_timeout,
-        ),
-        outbox=OutboxLimits(
-            messages_max=limits.outbox_messages_max,
-            bytes_max=limits.outbox_bytes_max,
-            bulk_bytes_max=limits.outbox_bytes_max,
-        ),
-        wire=wire_limits(limits.payload_bytes_max),
-        when_full="refuse",
-    )
+def _checked(replicas: Replicas, limits: ClientLimits | None) -> tuple[Source, ClientLimits]:
+    """Where the replicas are, and the limits. Raises ``BadOption``."""
+    if not trio.lowlevel.in_trio_run():
+        raise BadOption("connect: Trio does not run here; on asyncio use tiedreq.aio.connect")
+    source = find_source(replicas)
+    limits = limits if limits is not None else ClientLimits()
+    if not isinstance(limits, ClientLimits):
+        raise BadOption(f"limits: {limits!r} is not ClientLimits(…)")
+    count = len(source.address.replicas)
+    if count > limits.replicas_max:
+        raise BadOption(f"replicas: {count} are named, over the limit replicas_max of {limits.replicas_max}")
+    return source, limits
 
 
 async def _timers(client: Client, scope: trio.CancelScope) -> None:

@@ -6,7 +6,6 @@ Data flow: link -> messages -> events -> ``CallCore`` -> commands -> links, or t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +52,7 @@ from tiedreq.net.openstream import OpenStream
 from tiedreq.net.preparing import Preparing
 from tiedreq.net.sending import Sending
 from tiedreq.net.times import Times
-from tiedreq.observe.client import HEAVY_BYTES, ClientObserver, ClientTracer
+from tiedreq.observe.client import BATCH, HEAVY_BYTES, ClientObserver, ClientTracer
 from tiedreq.wire.limits import WireLimits
 
 METHODS_MAX = 4096
@@ -165,8 +164,7 @@ class Desk(Preparing):
         if call.outcome is None:
             wake_at = core.wake_at
             if wake_at < call.waking_at:
-                call.waking_at = wake_at
-                self.times.set(core.request.id.number, wake_at)
+                self.times.set(call, wake_at)
 
     def _execute(self, call: OpenCall, command: CallCommand, failed: list[CopyUnsent], now: float) -> None:
         if type(command) is SendCopy:
@@ -180,12 +178,16 @@ class Desk(Preparing):
                 failed.append(CopyUnsent(submit.copy))
         elif type(command) is CompleteCall:
             self.calls.pop(call.core.request.id.number, None)
-            observer = self.observer
-            if observer is not None:
-                observer.fresh.append((call, command.outcome, now))
-                if len(call.core.request.payload) > HEAVY_BYTES:
-                    observer.due = 0
-            call.complete(command.outcome)
+            outcome = command.outcome
+            call.complete(outcome)  # before those who only watch
+            if self.tracer is not None:
+                self.tracer.call_ends(call, outcome, now)
+            if self.observer is not None:
+                fresh = self.observer.fresh
+                fresh.append((call.core, call.began, outcome, now))
+                heavy = len(call.core.request.payload) + len(outcome.details) > HEAVY_BYTES
+                if heavy or len(fresh) >= BATCH:
+                    self.observer.digest()
         elif type(command) is DeliverItems:
             assert isinstance(call, OpenStream)
             call.deliver(command.copy, now)
@@ -203,11 +205,8 @@ class Desk(Preparing):
 
     def due(self, now: float) -> float:
         """Wake the calls whose time has come; when the next one wants to be woken."""
-        while (number := self.times.next_due(now)) is not None:
-            call = self.calls.get(number)
-            if call is not None and self.times.came_at >= call.waking_at:
-                call.waking_at = math.inf
-                self.step(call, TimePassed(), now)
+        while (call := self.times.next_due(now)) is not None:
+            self.step(call, TimePassed(), now)
         return self.times.earliest
 
     def _tell_all(self, event: CallEvent) -> None:
@@ -228,10 +227,19 @@ class Desk(Preparing):
         self._tell_all(ReplicaAvailable())
 
     def lost(self, link: int, *, drained: bool) -> None:
-        """A replica is no longer reachable over this connection; ``drained`` as in ``LinkLost``."""
-        self.ways.pop(link, None)
+        """A replica is no longer reachable over this connection; ``drained`` as in ``LinkLost``.
+
+        What may not run twice, and had not left, can't have run: it is as if it had not been sent, and moves on.
+        """
+        way = self.ways.pop(link, None)
         self.replicas.remove(link)
         self._replicas_changed()
+        if way is not None:
+            now = trio.current_time()
+            for copy in way.left_behind():
+                call = self.calls.get(copy.number)
+                if call is not None and not call.core.request.idempotent:
+                    self.step(call, CopyUnsent(copy), now)
         self._tell_all(LinkLost(link, drained=drained))
 
     def heard(self, link: int, messages: list[Message], round_trip: float | None, deviation: float | None) -> None:
@@ -241,13 +249,8 @@ class Desk(Preparing):
             return
         view.round_trip, view.round_trip_deviation = round_trip, deviation
         now = trio.current_time()
-        try:
-            for message in messages:
-                self._hear(view, message, now)
-        finally:
-            observer = self.observer
-            if observer is not None and len(observer.fresh) >= observer.due:
-                observer.digest()
+        for message in messages:
+            self._hear(view, message, now)
 
     def _hear(self, view: ReplicaView, message: Message, now: float) -> None:
         kind = type(message)
@@ -267,8 +270,6 @@ class Desk(Preparing):
 
     def _copy_news(self, call: OpenCall, link: int, message: Message, now: float) -> None:
         if type(message) is Result:
-            if len(message.payload) > HEAVY_BYTES and self.observer is not None:
-                self.observer.due = 0
             self.step(call, call.answer(link, message), now)
         elif type(message) is Started:
             self.step(call, CopyStarted(link, message.copy), now)

@@ -6,13 +6,16 @@ Synchronous, without a stream: ``net.shortcut`` reads and writes. Not for anythi
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
+from typing import Any
 
 _BINARY = 0x82
 _PING, _PONG = 0x89, 0x8A
 _MASKED = 0x80
 _CONTROL_BYTES_MAX = 125
 _INT_BYTES_MAX = 512
+_ARRAY_BYTES_MIN = 1024
 _XOR = [bytes(byte ^ key for byte in range(256)) for key in range(256)]
 
 
@@ -23,9 +26,23 @@ def masked(data: bytes | memoryview, key: bytes) -> bytes | bytearray:
         keys = (key * (size // 4 + 1))[:size]
         return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(size, "little")
     result = bytearray(data)
+    if size >= _ARRAY_BYTES_MIN:
+        numpy: Any = sys.modules.get("numpy")
+        if hasattr(numpy, "frombuffer") and hasattr(numpy, "uint32"):  # not while another thread imports it
+            _mask_words(numpy, result, key)
+            return result
     for offset in range(4):
         result[offset::4] = result[offset::4].translate(_XOR[key[offset]])
     return result
+
+
+def _mask_words(numpy: Any, data: bytearray, key: bytes) -> None:
+    """Lay ``key`` over ``data`` where it is, sixteen times as fast, in a program that has imported NumPy itself."""
+    count = len(data) // 4
+    words = numpy.frombuffer(data, numpy.uint32, count)
+    words ^= numpy.frombuffer(key, numpy.uint32)
+    for position in range(4 * count, len(data)):
+        data[position] ^= key[position % 4]
 
 
 def binary_frame(data: bytes, *, mask: bool) -> bytes:

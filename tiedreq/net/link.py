@@ -14,16 +14,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from itertools import count
-from random import Random, SystemRandom
 
 import trio
 
 from tiedreq.core import link_commands as commands
 from tiedreq.core import link_events as events
-from tiedreq.core.errors import BadOption, RemoteViolation, UsageError
-from tiedreq.core.link import Admit, LinkCore
-from tiedreq.core.link_options import Authenticator, LinkSide
+from tiedreq.core.errors import RemoteViolation, UsageError
+from tiedreq.core.link import LinkCore
 from tiedreq.core.link_table import LinkState
 from tiedreq.core.messages import Hello, Message, Welcome
 from tiedreq.core.types import CopyId
@@ -38,7 +35,6 @@ from tiedreq.net.outbox import Outbox
 from tiedreq.net.quiet import QuietLog
 from tiedreq.net.sending import Sending
 from tiedreq.net.transport import CLOSE_SECONDS, Transport, TransportClosed
-from tiedreq.wire.codec import encode_message
 from tiedreq.wire.limits import PAYLOAD_BYTES_MAX, WireLimits, wire_limits
 
 logger = logging.getLogger("tiedreq.link")
@@ -46,16 +42,14 @@ logger = logging.getLogger("tiedreq.link")
 Connect = Callable[[], AbstractAsyncContextManager[Transport]]
 """Makes a transport for as long as its block runs; raises ``ConnectError``."""
 
-_link_ids = count(1)
 _quiet = QuietLog(logger)
-_DEFAULT_OPTIONS = LinkOptions()
 _ERRORS = {"auth": AuthRefused, "cluster": AuthRefused, "version": VersionMismatch}
 _CLOSE_CODES = {"protocol": 1002, "internal": 1011, "closed": 1001}
 _CLOSE_CODE_OTHERWISE = 1008
 
 
 class Link:
-    """One side of one link. Made by ``dialed_link`` and ``accepted_link``; ``run_…`` runs in the owner's nursery."""
+    """One side of one link. Made by ``net.link_ends``; ``run_…`` runs in the owner's nursery."""
 
     def __init__(
         self,
@@ -415,69 +409,3 @@ async def _helpers() -> AsyncIterator[trio.Nursery]:
         async with trio.open_nursery() as nursery:
             yield nursery
             nursery.cancel_scope.cancel()
-
-
-def dialed_link(
-    side: LinkSide,
-    owner: LinkOwner,
-    authenticator: Authenticator,
-    *,
-    label: str = "",
-    expected_name: str | None = None,
-    welcome: Callable[[], Welcome] | None = None,
-    admit: Admit | None = None,
-    retry_refused: bool = True,
-    options: LinkOptions = _DEFAULT_OPTIONS,
-    rng: Random | None = None,
-) -> Link:
-    """A link that this side dials, again and again; run it with ``run_dialer``.
-
-    ``label`` (a URL, say) begins the text of its errors. ``expected_name``: another replica is refused. ``admit`` is
-    called once the other side is proven, as in ``accepted_link``. ``welcome`` is called when a Welcome leaves (a
-    replica must give it). Without ``retry_refused`` the link ends for good when token, cluster or protocol version
-    don't match. Raises ``BadOption``.
-    """
-    if side.role == "replica" and welcome is None:
-        raise BadOption("a replica that dials needs welcome=")
-    _check(side)
-    core = LinkCore(
-        side,
-        options.timing,
-        authenticator,
-        rng or SystemRandom(),
-        _link_ids.__next__,
-        dialing=True,
-        expected_name=expected_name,
-        retry_refused=retry_refused,
-        admit=admit,
-    )
-    return Link(core, owner, options, welcome, label)
-
-
-def accepted_link(
-    side: LinkSide,
-    owner: LinkOwner,
-    authenticator: Authenticator,
-    *,
-    welcome: Callable[[], Welcome],
-    admit: Admit | None = None,
-    label: str = "",
-    options: LinkOptions = _DEFAULT_OPTIONS,
-    rng: Random | None = None,
-) -> Link:
-    """A link for one accepted connection; run it with ``run_accepted``.
-
-    ``welcome`` is called when the Welcome leaves, ``admit`` once the other side is proven: None lets it in, a code and
-    a reason refuse it. Raises ``BadOption``.
-    """
-    _check(side)
-    core = LinkCore(
-        side, options.timing, authenticator, rng or SystemRandom(), _link_ids.__next__, dialing=False, admit=admit
-    )
-    return Link(core, owner, options, welcome, label)
-
-
-def _check(side: LinkSide) -> None:
-    """Raises ``BadOption`` for names that no other side would take."""
-    range_ = (side.protocol_min, side.protocol_max)
-    encode_message(Hello(*range_, side.cluster, side.role, side.name, side.incarnation, bytes(32), b""))

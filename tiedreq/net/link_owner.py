@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from tiedreq.core.errors import BadOption
+from tiedreq.core.limits import ClientLimits, ReplicaLimits
 from tiedreq.core.link_options import LinkTiming
 from tiedreq.core.messages import Hello, Message, Welcome
 from tiedreq.errors import ConnectError
@@ -73,3 +74,24 @@ class LinkOptions:
     def __post_init__(self) -> None:
         if self.when_full not in ("refuse", "shed", "close"):
             raise BadOption(f"when_full must be refuse, shed or close, not {self.when_full!r}")
+
+
+def link_options(
+    limits: ClientLimits | ReplicaLimits, wire: WireLimits, when_full: str, unfinished: Unfinished | None = None
+) -> LinkOptions:
+    """The options of all links of a client or a replica with these limits."""
+    return LinkOptions(
+        timing=LinkTiming(
+            heartbeat_interval=limits.heartbeat_interval,
+            heartbeat_misses=limits.heartbeat_misses_max,
+            handshake_timeout=limits.handshake_timeout,
+        ),
+        outbox=OutboxLimits(
+            messages_max=limits.outbox_messages_max,
+            bytes_max=limits.outbox_bytes_max,
+            bulk_bytes_max=limits.outbox_bytes_max,
+        ),
+        wire=wire,
+        when_full=when_full,
+        unfinished=unfinished,
+    )

@@ -28,6 +28,7 @@ from tiedreq.wire.limits import DEFAULT_LIMITS, WireLimits
 from tiedreq.wire.payload import decode_payload
 
 NOT_SENT = "no copy was sent: no replica was there to take it"
+NO_TIME = "no copy was sent: its time was over when it was made"
 
 
 class Answered:
@@ -49,8 +50,8 @@ class OpenCall:
 
     ``began`` is Trio's time when the call was made; ``surrounding`` says that a scope around the call ends it, not the
     call's own ``timeout``; ``answers`` are those that came, by copy; ``error`` is what the caller's own ``accept``
-    raised. ``task`` waits for the outcome; if none does, ``told`` is called at it. ``cancelled`` is called at the very
-    moment when the scope of the task that waits is cancelled.
+    raised. ``task`` waits for the outcome; if none does, ``told`` is called at it, and must not raise. ``cancelled`` is
+    called at the very moment when the scope of the task that waits is cancelled.
     """
 
     __slots__ = (
@@ -192,7 +193,8 @@ class OpenCall:
         assert self.outcome is not None
         outcome, request = self.outcome, self.core.request
         call_id, attempts = str(request.id), self.attempts()
-        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts) or NOT_SENT
+        where = ", ".join(f"{a.replica}: {a.end or 'no news'}" for a in attempts)
+        where = where or (NOT_SENT if self.timeout > 0 else NO_TIME)
         name = f"call {call_id} of {request.method!r}"
         match outcome.kind:
             case OutcomeKind.FAILED:

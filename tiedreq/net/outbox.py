@@ -94,11 +94,15 @@ class Outbox:
         self._link_lane: deque[bytes] = deque()
         self._abandoned: deque[bytes] = deque()
         self._small: deque[bytes | _Waiting] = deque()
+        self._notices: deque[_Waiting] = deque()
+        """Those of the small lane that are notices and were not taken back, in order: nobody has to look for them."""
         self._bulk: deque[_Waiting] = deque()
         self._under_way: deque[_Waiting] = deque()
         self._taken_back = 0
         """Places in the small lane whose message was taken back."""
         self._submits: dict[CopyId, _Waiting] = {}
+        self.left_behind: tuple[CopyId, ...] = ()
+        """Once it is closed: the copies whose Submit had not left, or not whole, so that nobody can have run them."""
         self._streams = 0
         self._in_flight = False
         self.waiters = trio.lowlevel.ParkingLot()
@@ -156,7 +160,9 @@ class Outbox:
                 self._submits[message.copy] = waiting
                 self._small.append(waiting)
             elif type(message) in _NOTICES:
-                self._small.append(_Waiting(message, encoded))
+                waiting = _Waiting(message, encoded)
+                self._notices.append(waiting)
+                self._small.append(waiting)
             else:
                 self._small.append(encoded)
         if self.writer_idle:
@@ -203,13 +209,9 @@ class Outbox:
 
     def shed_oldest_notices(self, count: int) -> int:
         """Drop up to ``count`` waiting notices, oldest first; says how many. Each costs a double start at most."""
-        shed = 0
-        for waiting in self._small:
-            if shed >= count:
-                break
-            if isinstance(waiting, _Waiting) and waiting.encoded and type(waiting.message) in _NOTICES:
-                self._take_back(waiting)
-                shed += 1
+        shed = min(count, len(self._notices))
+        for _ in range(shed):
+            self._take_back(self._notices.popleft())
         self._close_ranks()
         return shed
 
@@ -228,8 +230,11 @@ class Outbox:
 
     def close(self) -> None:
         """Take nothing more; what waits in the link's lane may still leave, the rest is dropped."""
+        if not self.closed:
+            self.left_behind = tuple(self._submits)
         self.closed = True
         self._small.clear()
+        self._notices.clear()
         self._bulk.clear()
         self._under_way.clear()
         self._abandoned.clear()
@@ -273,8 +278,11 @@ class Outbox:
                 parts.append(encoded)
                 self.small_messages -= 1
                 self.small_bytes -= len(encoded)
-                if not isinstance(waiting, bytes) and type(waiting.message) is Submit:
-                    self._submits.pop(waiting.message.copy, None)
+                if not isinstance(waiting, bytes):
+                    if type(waiting.message) is Submit:
+                        self._submits.pop(waiting.message.copy, None)
+                    else:
+                        self._notices.popleft()
             else:
                 self._taken_back -= 1
         chunk = self._next_chunk() if not self._link_lane else None

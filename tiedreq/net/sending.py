@@ -63,6 +63,10 @@ class Sending:
             self._too_slow()
         return False
 
+    def left_behind(self) -> tuple[CopyId, ...]:
+        """See ``Outbox.left_behind``; nothing while the link is up."""
+        return self.outbox.left_behind
+
     def discard(self, copy: CopyId) -> bool:
         """See ``Link.discard``."""
         return self.outbox.discard(copy)

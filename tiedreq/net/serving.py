@@ -110,7 +110,7 @@ class ReplicaHandle:
         """The length of every collection that grows with use: all zero but a few when nothing is under way."""
         return {
             **self._server.core.sizes(),
-            "tasks": len(self._server.executor),
+            "tasks": len(self._server.executions),
             "links": len(self._server.links),
         }
 
@@ -162,6 +162,21 @@ def _check_limits(limits: object) -> ReplicaLimits:
     return limits
 
 
+def _check(
+    service: object, name: object, cluster: object, zone: str, slots: int, drain_timeout: float, advertise: str | None
+) -> None:
+    """Raises ``BadOption``."""
+    if not isinstance(service, Service):
+        raise BadOption(f"service: {service!r} is not a tiedreq.Service")
+    _check_name("name", name)
+    _check_name("cluster", cluster)
+    check_zone(zone)
+    check_count("slots", slots, 1, SLOTS_MAX)
+    check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
+    if advertise is not None:
+        check_url("advertise", advertise)
+
+
 def _websockets(limits: ReplicaLimits, own: ssl.SSLContext | None, peers: ssl.SSLContext | None) -> Network:
     return WebsocketNetwork(
         wire_limits(limits.payload_bytes_max),
@@ -210,19 +225,10 @@ async def serve(
 
     Raises ``BadOption``, ``OSError`` when it can't listen, and what the service's lifespan raises.
     """
-    if not isinstance(service, Service):
-        raise BadOption(f"service: {service!r} is not a tiedreq.Service")
-    _check_name("name", name)
-    _check_name("cluster", cluster)
-    check_zone(zone)
-    check_count("slots", slots, 1, SLOTS_MAX)
-    check_number("drain_timeout", drain_timeout, 0.0, 86_400.0, "seconds")
+    _check(service, name, cluster, zone, slots, drain_timeout, advertise)
     limits = _check_limits(limits)
-    join = _joining(peers or {}, discover, name, cluster)
-    if advertise is not None:
-        check_url("advertise", advertise)
-    if network is None:
-        network = _websockets(limits, ssl_context, peer_ssl_context)
+    drain, join = trio.Event(), _joining(peers or {}, discover, name, cluster)
+    network = network if network is not None else _websockets(limits, ssl_context, peer_ssl_context)
     with no_groups():
         async with AsyncExitStack() as stack:
             state = await stack.enter_async_context(service.lifespan()) if service.lifespan is not None else None
@@ -243,15 +249,11 @@ async def serve(
                     zone=zone,
                 )
                 watch_replica(server, service, cluster, observe, nursery)
-                for task in (server.settle, server.keep_time, server.measure, server.peers.tend):
-                    nursery.start_soon(task)
-                url = await nursery.start(network.accept, listen, server.accepted)
+                url = await server.begin(listen)
                 observe_url = await show_replica(server, observe, token, nursery)
                 join(server, nursery)
-                drain, discovers = trio.Event(), discover is not None
-                task_status.started(ReplicaHandle(server, advertise or url, drain, observe_url, discovers=discovers))
+                handle = ReplicaHandle(server, advertise or url, drain, observe_url, discovers=discover is not None)
+                task_status.started(handle)
                 await drain.wait()
                 await server.drain(drain_timeout)
-                with trio.move_on_after(1.0):
-                    await server.all_links_gone()
                 nursery.cancel_scope.cancel()

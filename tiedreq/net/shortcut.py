@@ -15,10 +15,9 @@ No frame is lost or reordered in between: what was read directly stays in line b
 
 from __future__ import annotations
 
-import os
-
 import trio
 
+from tiedreq.net import sockets
 from tiedreq.net.bell import Bell
 from tiedreq.net.framing import FrameParser, binary_frame
 
@@ -31,14 +30,6 @@ _HEADERS_END = b"\r\n\r\n"
 _SWITCHED = b"HTTP/1.1 101 "
 
 Inner = trio.SocketStream | trio.SSLStream[trio.SocketStream]
-
-
-def _descriptor(socket: trio.socket.SocketType) -> int:
-    """The socket's file descriptor. Raises ``ClosedResourceError``."""
-    descriptor = socket.fileno()
-    if descriptor < 0:
-        raise trio.ClosedResourceError("this stream is closed")
-    return descriptor
 
 
 class ShortcutStream(trio.abc.Stream):
@@ -140,17 +131,19 @@ class ShortcutStream(trio.abc.Stream):
     async def send_frame(self, data: bytes) -> None:
         """Write one usual frame. Raises as a stream does; interrupted, it may have written a part."""
         frame = binary_frame(data, mask=self._client)
+        if self._socket is not None and self._in_a_row < FRAMES_IN_A_ROW and not self._writing.locked():
+            self._in_a_row += 1
+            sent = sockets.write(self._socket, frame)
+            if sent == len(frame):
+                return
+            frame = frame[sent:]  # to be gone on with under the lock, which nobody can take in between
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            self._in_a_row += 1
-            if self._socket is None or self._in_a_row > FRAMES_IN_A_ROW:
-                self._in_a_row = 0
-                await self._inner.send_all(frame)
-            else:
-                await self._write(self._socket, frame)
+            self._in_a_row = 0
+            await self._inner.send_all(frame)
         finally:
             self._writing.release()
 
@@ -165,7 +158,10 @@ class ShortcutStream(trio.abc.Stream):
         """Read once and look at it."""
         self._reading = True
         try:
-            data = await self._receive()
+            if self._socket is None:
+                data: bytes | bytearray = await self._inner.receive_some(RECEIVE_BYTES)
+            else:
+                data = await sockets.receive(self._socket, RECEIVE_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._ended, self._end = True, error
         else:
@@ -179,32 +175,6 @@ class ShortcutStream(trio.abc.Stream):
             self._reading = False
             if self._by_library or self._ended:
                 self._library.ring()
-
-    async def _receive(self) -> bytes | bytearray:
-        socket = self._socket
-        if socket is None:
-            return await self._inner.receive_some(RECEIVE_BYTES)
-        while True:
-            await trio.lowlevel.wait_readable(_descriptor(socket))
-            try:
-                return os.read(_descriptor(socket), RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
-
-    async def _write(self, socket: trio.socket.SocketType, frame: bytes) -> None:
-        sent = 0
-        while True:
-            try:
-                sent += os.write(_descriptor(socket), memoryview(frame)[sent:] if sent else frame)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
-            if sent == len(frame):
-                return
-            await trio.lowlevel.wait_writable(_descriptor(socket))
 
     def _parse(self, data: bytes) -> bool:
         """Take all complete frames out of what was read; True if there were any. Unusual ones end direct reading."""

@@ -129,6 +129,12 @@ class Stream:
         return None if outcome is None else call.failure()
 
     @property
+    def over(self) -> bool:
+        """True once the stream is known to have ended well, with nothing left to hand out: a next step would say so."""
+        call = self._open
+        return call is not None and call.outcome is not None and not call.ready and call.failure() is None
+
+    @property
     def waiting(self) -> int:
         """Items that have come and were not handed out yet."""
         return 0 if self._open is None else len(self._open.ready)

@@ -34,7 +34,7 @@ def watch_replica(
         nursery.start_soon(server.observer.pauses.run, name="pauses")
         if observe.tracing is not False:
             tracing = _tracing()
-            server.executor.tracer = tracing.OtelReplicaTracer(server.identity.name, _provider(observe))
+            server.executions.tracer = tracing.OtelReplicaTracer(server.identity.name, _provider(observe))
 
 
 async def show_replica(
@@ -77,7 +77,7 @@ async def watch_client(
                 try:
                     await trio.sleep_forever()
                 finally:
-                    observer.digest()
+                    observer.digest()  # who keeps the client is not to keep its last calls, with their arguments
 
 
 def _tracing() -> ModuleType:

@@ -1,48 +1,54 @@
-"""What a client remembers of its calls: a ring of those that ended, and counts per method and kind of policy.
+"""What a client remembers of its calls: rings of those that ended, and counts per method and kind of policy.
 
-The client puts each call once, when it has its outcome, into ``ClientObserver.fresh``, and has them digested ``due`` at
-a time. What is kept of a call are times and names: no payload, no answer, no metadata.
+On the path of a call is one append, of a tuple of what is there already when the call has its outcome. Calls are kept
+and counted ``BATCH`` at a time, and put into words when somebody asks. What is kept are numbers, names and times,
+packed into blocks: no payload, no answer, no metadata, and no objects, for these would make the garbage collector run
+more often, which takes longer than the packing.
 
-Invariants: the ring has a limit; at most ``METHODS_MAX`` pairs of method and policy have a row of their own, the rest
-share one.
+Invariants: the rings have a fixed size; at most ``METHODS_MAX`` pairs of method and policy have a row of their own, and
+at most ``REPLICAS_MAX`` replicas a name, the rest share one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from tiedreq.core.call import CallCore
 from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
 from tiedreq.core.policy import Policy
-from tiedreq.core.types import UNTIED, CallId, Cause, CopyId, CopyKind, CopyState
+from tiedreq.core.sent_copy import SentCopy
+from tiedreq.core.types import CallId, CopyId
 from tiedreq.observe import clock
+from tiedreq.observe.callring import COPY, COUNT_MAX, NEVER, NO_REPLICA, NO_STATE, CallRing
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
-from tiedreq.observe.snapshot import VERSION, CallView, ClientMethodView, ClientSnapshot, CopyView, process_view
+from tiedreq.observe.snapshot import VERSION, CallView, ClientMethodView, ClientSnapshot, process_view
 
 if TYPE_CHECKING:
     from tiedreq.net.client import Client
     from tiedreq.net.opencall import OpenCall
 
 CALLS_DEFAULT = 1024
-BATCH = 32
+BATCH = 8
+"""So many calls are kept and counted at a time: each is held until then, and more of them would make the garbage
+collector run more often than that is worth."""
 HEAVY_BYTES = 16_384
-"""A call with arguments or an answer beyond that is digested with the frame that ends it."""
+"""A call whose arguments, with the details of its failure, are larger is not held at all."""
 METHODS_MAX = 256
+REPLICAS_MAX = 4_096
+COPY_SIZE, _pack = COPY.size, COPY.pack_into
+NOTHING = (0.0, NEVER, NEVER, NO_STATE, 0, False, NEVER, NEVER)
+ANSWERED = OutcomeKind.ANSWERED
 RECENT_DEFAULT = 64
 OTHERS = "(others)"
-LOST = "lost the race"
 
 
-CallRecord = tuple[int | float | str | None, ...]
-"""A call that has ended, as it is kept: one flat tuple of plain numbers and texts, which the garbage collector need not
-look at. Times are Trio's. ``HEAD_FIELDS`` of the call: number, method, policy, began, ended, kind of the outcome, code;
-then ``COPY_FIELDS`` for each copy: round and rank of its id, replica, kind, round of the call, sent, started, ended,
-state, cause, whether it won, queue wait, service time."""
-HEAD_FIELDS, COPY_FIELDS = 7, 13
+Ended = tuple[CallCore, float, Outcome, float]
+"""A call that has just ended: its core, when it began, its outcome, and now."""
 
 
 class ClientTracer(Protocol):
@@ -59,27 +65,70 @@ class ClientTracer(Protocol):
 
 
 class _Calls:
-    """Of one method under one kind of policy."""
+    """Of one method under one kind of policy. ``took`` and ``seconds`` are the histogram of latencies.
 
-    __slots__ = ("copies", "duplicates", "executions", "latency", "method", "outcomes", "policy", "useful", "wasted")
+    ``outcomes`` counts those that are no answers: the others are the rest.
+    """
 
-    def __init__(self, method: str, policy: str) -> None:
+    __slots__ = (
+        "copies",
+        "duplicates",
+        "executions",
+        "latency",
+        "method",
+        "number",
+        "outcomes",
+        "policy",
+        "seconds",
+        "took",
+        "useful",
+        "wasted",
+    )
+
+    def __init__(self, method: str, policy: str, number: int) -> None:
         self.method = method
+        self.number = number
         self.policy = policy
         self.outcomes = [0] * len(OutcomeKind)
         self.latency = Histogram()
+        self.took = self.latency.counts
+        self.seconds = 0.0
         self.copies = 0
         self.executions = 0
         self.duplicates = 0
         self.useful = 0.0
         self.wasted = 0.0
 
+    def count(self, copies: Collection[SentCopy], winner: CopyId | None, now: float) -> None:
+        """Count the copies of a call that ended at ``now``, and what they took."""
+        executions = 0
+        for sent in copies:
+            if sent.busy is not None and (sent.id is winner or sent.id == winner):
+                executions += 1
+                self.useful += sent.busy
+            elif sent.started_at is not None:
+                executions += 1
+                self.wasted += (now if sent.ended_at is None else sent.ended_at) - sent.started_at
+        self.copies += len(copies)
+        self.executions += executions
+        if executions > 1:
+            self.duplicates += 1
+
+    @property
+    def calls(self) -> int:
+        """How many have ended."""
+        return sum(self.took)
+
     def view(self) -> ClientMethodView:
+        """It all as plain values."""
+        self.latency.sum = self.seconds
+        outcomes = list(self.outcomes)
+        outcomes[ANSWERED] = self.calls - sum(outcomes)
         return ClientMethodView(
             method=self.method,
             policy=self.policy,
-            calls=sum(self.outcomes),
-            outcomes={kind.name.lower(): self.outcomes[kind] for kind in OutcomeKind if self.outcomes[kind]},
+            calls=self.calls,
+            outcomes={kind.name.lower(): outcomes[kind] for kind in OutcomeKind if outcomes[kind]},
             latency=self.latency.view(),
             copies=self.copies,
             executions=self.executions,
@@ -96,64 +145,110 @@ class ClientObserver:
     """
 
     def __init__(self, client: Client, *, calls: int = CALLS_DEFAULT) -> None:
-        self.lag = LoopLag(self.digest)  # calls that were cancelled, or out of time, come with no frame
+        self.lag = LoopLag(self.digest)
         self.scope = trio.CancelScope()
         self.url: str | None = None
-        self.calls: deque[CallRecord] = deque(maxlen=calls)
-        self.fresh: list[tuple[OpenCall, Outcome, float]] = []
-        """Calls that have just ended, with their outcomes and Trio's time: the client puts them here."""
-        self.due = 1
-        """So many of them are to be digested, once the frame is over."""
+        self.calls = CallRing(calls)
+        self.fresh: list[Ended] = []
+        """Calls that have just ended: the client puts them here, and has them digested when they are ``BATCH``."""
         self._client = client
         self._began = trio.current_time()
-        self._methods: dict[tuple[str, type[Policy]], _Calls] = {}
-        self._others = _Calls(OTHERS, OTHERS)
+        self.keeps = self.counts = True
+        """What of both is done. (``scripts/bench_observe`` measures them apart.)"""
+        self._rows: dict[tuple[str, type[Policy]], _Calls] = {}
+        self._others = _Calls(OTHERS, OTHERS, 0)
+        self._replicas: dict[str, int] = {}
+
+    # ---- several at a time ------------------------------------------------------------------------------------
 
     def digest(self) -> None:
-        """Count and keep the calls in ``fresh``: several at a time, which takes a third of what it takes one by one.
-
-        What a call has besides is held for as long as it is in ``fresh``, which is a quarter of a second at most, and
-        only until the frame is over for a call with much to hold (``HEAVY_BYTES``), or where spans wait for it.
-        """
+        """Keep and count the calls in ``fresh``, each once, whatever happens."""
         fresh, self.fresh = self.fresh, []
-        methods, keep, tracer = self._methods, self.calls.append, self._client.tracer
-        self.due = BATCH if tracer is None else 1
-        for call, outcome, now in fresh:
-            core, began, winner, answers = call.core, call.began, outcome.copy, call.answers
-            request = core.request
-            key = request.method, type(request.policy)
-            calls = methods.get(key) or self._row(*key)
-            record: list[Any] = [request.id[1], calls.method, calls.policy, began, now, +outcome.kind, outcome.code]
-            executions = 0
-            for identity, copy in core.copies.items():
-                started, ended, state = copy.started_at, copy.ended_at, copy.state
-                answer = answers.get(identity) if answers else None
-                won = identity == winner
-                if won and answer is not None:
-                    executions += 1
-                    calls.useful += answer.busy
-                elif started is not None:
-                    executions += 1
-                    calls.wasted += (now if ended is None else ended) - started
-                record += (identity[2], identity[3], copy.replica, +copy.kind, copy.round, copy.sent_at, started, ended)
-                record += (None if state is None else +state, +copy.cause, won)
-                record += (None, None) if answer is None else (answer.queue_wait, answer.service_time)
-            keep(tuple(record))
-            calls.outcomes[outcome.kind] += 1
-            calls.latency.counts[bisect_left(BOUNDS, now - began)] += 1
-            calls.latency.sum += now - began
-            calls.copies += len(core.copies)
-            calls.executions += executions
-            calls.duplicates += executions > 1
-            if tracer is not None:
-                tracer.call_ends(call, outcome, now)
+        keeps, counts = self.keeps, self.counts
+        method: str | None = None
+        policy: Policy | None = None
+        row = self._others
+        for core, began, outcome, now in fresh:
+            request, copies, kind = core.request, core.copies, outcome.kind
+            if request.method is not method or request.policy is not policy:
+                method, policy = request.method, request.policy
+                row = self._rows.get((method, type(policy))) or self._row(method, type(policy))
+            if counts:
+                row.count(copies.values(), outcome.copy, now)
+                took = now - began
+                row.took[bisect_left(BOUNDS, took)] += 1
+                row.seconds += took
+                if kind is not ANSWERED:
+                    row.outcomes[kind] += 1
+            if keeps:
+                self._keep(request.id[1], row.number, kind, began, now, copies, outcome.copy)
+                if outcome.code:
+                    self.calls.codes.append((request.id[1], outcome.code))
+
+    def _keep(
+        self,
+        number: int,
+        row: int,
+        kind: OutcomeKind,
+        began: float,
+        now: float,
+        copies: dict[CopyId, SentCopy],
+        winner: CopyId | None,
+    ) -> None:
+        """A record for each copy; one for a call without any."""
+        ring, replicas, count = self.calls.copies, self._replicas, len(copies)
+        if count > COUNT_MAX:
+            count = COUNT_MAX
+        block, at, full = ring.block, ring.at, len(ring.block)
+        for copy, sent in copies.items():
+            replica = replicas.get(sent.replica)
+            if replica is None:
+                replica = self._number(sent.replica)
+            started, ended, state, waited = sent.started_at, sent.ended_at, sent.state, sent.queue_wait
+            _pack(
+                block,
+                at,
+                number,
+                row,
+                kind,
+                count,
+                began,
+                now,
+                copy[2],
+                copy[3],
+                replica,
+                sent.kind,
+                sent.round,
+                sent.sent_at,
+                NEVER if started is None else started,
+                NEVER if ended is None else ended,
+                NO_STATE if state is None else state,
+                sent.cause,
+                copy is winner or copy == winner,
+                NEVER if waited is None else waited,
+                NEVER if waited is None else sent.service_time,
+            )
+            at += COPY_SIZE
+            if at == full:
+                at, ring.full = 0, True
+        if not copies:
+            _pack(block, at, number, row, kind, 0, began, now, 0, 0, NO_REPLICA, 0, 0, *NOTHING)
+            at += COPY_SIZE
+            if at == full:
+                at, ring.full = 0, True
+        ring.at = at
 
     def _row(self, method: str, policy: type[Policy]) -> _Calls:
         """The row of a method under a kind of policy; beyond ``METHODS_MAX`` of them, the row of all others."""
-        if len(self._methods) < METHODS_MAX:
-            row = self._methods[method, policy] = _Calls(method, policy.__name__)
+        if len(self._rows) < METHODS_MAX:
+            row = self._rows[method, policy] = _Calls(method, policy.__name__, len(self._rows) + 1)
             return row
         return self._others
+
+    def _number(self, replica: str) -> int:
+        if len(self._replicas) < REPLICAS_MAX:
+            return self._replicas.setdefault(replica, len(self._replicas))
+        return self._replicas.setdefault(OTHERS, len(self._replicas))
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 
@@ -165,7 +260,7 @@ class ClientObserver:
         for replica in replicas.values():
             replica["incarnation"] = f"{replica['incarnation']:016x}"
         offset = clock.offset()
-        latest = list(self.calls)[-recent:] if recent > 0 else []
+        rows, names = self._names()
         return ClientSnapshot(
             version=VERSION,
             kind="client",
@@ -174,10 +269,10 @@ class ClientObserver:
             uptime=trio.current_time() - self._began,
             in_flight=in_flight,
             counters=stats,
-            methods=[calls.view() for calls in (*self._methods.values(), self._others) if calls.copies],
+            methods=[calls.view() for calls in (*self._rows.values(), self._others) if calls.calls],
             replicas=replicas,
             learned=learned,
-            recent=[self._view(record, offset) for record in latest],
+            recent=self.calls.latest(self._client.nonce, recent, rows, names, offset),
             loop_lag=self.lag.view(),
             process=process_view(),
         )
@@ -187,51 +282,9 @@ class ClientObserver:
         self.digest()
         if call.client != self._client.nonce:
             return None
-        for record in reversed(self.calls):
-            if record[0] == call.number:
-                return self._view(record, clock.offset())
-        return None
+        return self.calls.find(self._client.nonce, call.number, *self._names(), clock.offset())
 
-    def _view(self, record: tuple[Any, ...], offset: float) -> CallView:
-        """A record as plain values; ``offset`` as of ``clock.offset``."""
-        number, method, policy, began, ended, kind, code = record[:HEAD_FIELDS]
-        call = CallId(self._client.nonce, number)
-        starts = range(HEAD_FIELDS, len(record), COPY_FIELDS)
-        copies = [_copy_view(call, began, record[start : start + COPY_FIELDS]) for start in starts]
-        return CallView(
-            call_id=str(call),
-            method=method,
-            policy=policy,
-            began=began + offset,
-            latency=ended - began,
-            outcome=OutcomeKind(kind).name.lower(),
-            code=code,
-            replica=next((copy["replica"] for copy in copies if copy["winner"]), None),
-            copies=copies,
-        )
-
-
-def _copy_view(call: CallId, began: float, fields: tuple[Any, ...]) -> CopyView:
-    serial, rank, replica, kind, round_, sent, started, ended, state, cause, won, waited, worked = fields
-    return CopyView(
-        copy=str(CopyId(*call, serial, rank)),
-        replica=replica,
-        kind=CopyKind(kind).label,
-        rank=None if rank == UNTIED else rank,
-        round=round_,
-        sent=sent - began,
-        started=None if started is None else started - began,
-        ended=None if ended is None else ended - began,
-        end=_end(ended, state, Cause(cause)),
-        winner=won,
-        queue_wait=waited,
-        service_time=worked,
-    )
-
-
-def _end(ended: float | None, state: int | None, cause: Cause) -> str:
-    """As ``Attempt.end``; a copy of a call that has ended and of which nothing is heard has lost."""
-    if ended is None:
-        return LOST
-    words = "lost" if state is None else CopyState(state).label
-    return words if cause == Cause.NONE else f"{words}: {cause.label}"
+    def _names(self) -> tuple[list[tuple[str, str]], list[str]]:
+        """The rows and the replicas, by number."""
+        rows = [(row.method, row.policy) for row in (self._others, *self._rows.values())]
+        return rows, list(self._replicas)

@@ -1,12 +1,13 @@
 """What a replica remembers of what it did: rings of copies that ended and of notices, and counts per method.
 
-What is on the path of every copy does next to nothing: it keeps references to what is there already, the copies that
-ended and the messages that were said and heard. They are counted and packed into the rings ``BATCH`` at a time, which
-takes a fraction of what it takes one by one. Payloads are never kept longer, and nothing is copied that the core can be
-asked for: what waits and runs, counters, endings.
+A copy that has ended is one tuple of numbers, which the core appends to a list, and what was said to peers or heard of
+them waits in another one; they are counted and packed into their rings ``BATCH`` at a time, which takes a fraction of
+what it takes one by one, and no more: what is held makes the garbage collector run more often. No payload is kept, and
+nothing is copied that the core can be asked for: what waits and runs, counters, endings.
 
 Invariants: the rings have a fixed size; the table of methods is that of the service; at most ``PEERS_MAX`` names of
-peers are known, the rest share one; what is held for the next digest is bounded in number, bytes and time.
+peers are known, the rest share one; what waits for the next digest is less than ``BATCH`` copies and frames, and what
+one frame brings.
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from contextvars import Context
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from tiedreq.core.copybook import NEVER, HeldCopy
+from tiedreq.core.copybook import NEVER, Retired
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.messages import Claim, Denied, Granted, Message, Next, Started, Submit
-from tiedreq.core.types import CallId, CopyId, CopyState
+from tiedreq.core.types import CallId, Cause, CopyId, CopyState
 from tiedreq.observe import clock
 from tiedreq.observe.histogram import BOUNDS, Histogram
 from tiedreq.observe.lag import LoopLag
 from tiedreq.observe.pauses import LoopPauses
 from tiedreq.observe.ring import Ring
 from tiedreq.observe.snapshot import VERSION, LinkView, ReplicaMethodView, ReplicaSnapshot, process_view
-from tiedreq.observe.stories import CALL, HEARD, NO_METHOD, NOTICE, RECORD, ReplicaStory, parse_call_id, replica_story
+from tiedreq.observe.stories import CALL, NO_METHOD, NOTICE, RECORD, ReplicaStory, parse_call_id, replica_story
 from tiedreq.service import Service
 
 if TYPE_CHECKING:
-    from tiedreq.net.link import Link
     from tiedreq.net.server import ReplicaServer
 
 RECORDS_DEFAULT = 16_384
 PEERS_MAX = 4_096
 OTHERS = "(others)"
-BATCH = 64
-HEAVY_BYTES = 16_384
-"""A copy with arguments beyond that is digested with the frame that ends it."""
+BATCH = 32
 RECORD_SIZE, NOTICE_SIZE = RECORD.size, NOTICE.size
 DONE, FAILED = CopyState.DONE, CopyState.FAILED
+SHORT = BOUNDS[0]
+STARTED = 0
 _WORDS: dict[type, int] = {kind: word for word, kind in enumerate((Started, Next, Claim, Granted, Denied))}
 """What ``NOTICE_WORDS`` stand for."""
+Note = tuple[float, str, Iterable[Message], int]
+"""Messages to a peer or of one: when that was, in Trio's time; its name; the messages; ``SENT`` or ``HEARD``."""
 _pack, _pack_notice = RECORD.pack_into, NOTICE.pack_into
 
 logger = logging.getLogger("tiedreq.replica")
@@ -59,7 +60,7 @@ class ReplicaTracer(Protocol):
     def execution_begins(self, submit: Submit, variables: Context) -> None:
         """A handler is about to run in the context ``variables``, which may be changed."""
 
-    def copy_ends(self, held: HeldCopy) -> None:
+    def copy_ends(self, copy: CopyId, state: CopyState, cause: Cause) -> None:
         """A copy ended without an answer, executed or not; if it runs, it is told to stop."""
 
     def execution_ends(self, copy: CopyId, outcome: Answer | Fault | None) -> None:
@@ -69,23 +70,38 @@ class ReplicaTracer(Protocol):
 class _Executions:
     """Of one method, those that have ended."""
 
-    __slots__ = ("ends", "queue_wait", "service", "wasted_busy")
+    __slots__ = (
+        "busy",
+        "failed",
+        "number",
+        "queue_wait",
+        "service",
+        "services",
+        "waited",
+        "waits",
+        "wasted",
+        "wasted_busy",
+    )
 
-    def __init__(self) -> None:
-        self.ends = [0] * len(CopyState)
-        self.wasted_busy = 0.0
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.failed = self.wasted = 0
+        self.busy = self.waited = self.wasted_busy = 0.0
         self.service = Histogram()
         self.queue_wait = Histogram()
+        self.services, self.waits = self.service.counts, self.queue_wait.counts
 
     def view(self, running: int) -> ReplicaMethodView:
-        answered, failed = self.ends[CopyState.DONE], self.ends[CopyState.FAILED]
+        """It all as plain values, and those that are ``running``."""
+        self.service.sum, self.queue_wait.sum = self.busy, self.waited
+        ended = sum(self.services)
         return ReplicaMethodView(
-            started=sum(self.ends) + running,
+            started=ended + self.wasted + running,
             running=running,
-            answered=answered,
-            failed=failed,
-            wasted=sum(self.ends) - answered - failed,
-            busy_seconds=self.service.sum + self.wasted_busy,
+            answered=ended - self.failed,
+            failed=self.failed,
+            wasted=self.wasted,
+            busy_seconds=self.busy + self.wasted_busy,
             wasted_seconds=self.wasted_busy,
             service=self.service.view(),
             queue_wait=self.queue_wait.view(),
@@ -109,107 +125,82 @@ class ReplicaObserver:
         self._service = service.name
         self._cluster = cluster
         self._began = trio.current_time()
-        self._methods = {name: _Executions() for name in service.methods}
+        self._methods = {name: _Executions(number) for number, name in enumerate(service.methods)}
         self._names = tuple(self._methods)
-        self._known = list(self._methods.values())
-        self._rows = {name: row for row, name in enumerate(self._methods)}
-        self._no_method = _Executions()
+        self._no_method = _Executions(NO_METHOD)
+        self.keeps = self.counts = True
+        """What of both is done. (``scripts/bench_observe`` measures them apart.)"""
         self._peers: dict[str, int] = {}
-        self.said: list[tuple[Link, Message]] = []
-        """What the core has said to peers since the last digest."""
-        self._heard: list[tuple[float, str, list[Message]]] = []  # frames of peers since then
-        self.retired: list[HeldCopy] = []
-        """The copies that have ended since then: the core puts them here."""
-        self._frames: list[tuple[float, int, int]] = []  # when one was over, how many copies ended, how much was said
-        self._ended = 0  # so many of those that ended belong to frames that are over
-        self.timed = 0
-        """And so many of both. Where there are more at the end of a frame, ``frame_over`` is to be told."""
-        self._due = 1
+        self.retired: list[Retired] = []
+        """The copies that have ended since the last digest: the core puts them here."""
+        self.notes: list[Note] = []
+        """What was said to peers, and heard of them, since then."""
+        self.due = 1
+        """So many of both are to be digested, once the frame is over."""
         server.core.retired = self.retired
-
-    # ---- on the path of every message -------------------------------------------------------------------------
-
-    def frame_over(self, now: float) -> None:
-        """What one frame brought about was carried out, at ``now``: what ended and was said then has its time."""
-        ended, said = len(self.retired), len(self.said)
-        before = self._ended
-        self._frames.append((now, ended - before, said + before - self.timed))
-        self._ended, self.timed = ended, ended + said
-        if ended > before and max([len(held.submit.payload) for held in self.retired[before:]]) > HEAVY_BYTES:
-            self._due = 0
-        if ended + said >= self._due:
-            self.digest()
-
-    def hear(self, peer: str, messages: list[Message]) -> None:
-        """What ``peer`` said, in one frame."""
-        self._heard.append((trio.current_time(), peer, messages))
-        if len(self._heard) >= self._due:
-            self.digest()
 
     # ---- several at a time ------------------------------------------------------------------------------------
 
     def digest(self) -> None:
-        """Count and keep what has come since the last time.
+        """Keep and count what has come since the last time, which is a quarter of a second ago at most."""
+        tracer, in_detail = self._server.executions.tracer, logger.isEnabledFor(logging.DEBUG)
+        self.due = 1 if in_detail or tracer is not None else BATCH
+        try:
+            self._take(self.retired)
+            if self.keeps:
+                self._note(self.notes)
+            if in_detail or tracer is not None:
+                for record in self.retired:
+                    self._in_vain(record, tracer)
+        finally:  # what can't be kept is not tried again with each message
+            self.retired.clear()
+            self.notes.clear()
 
-        A copy that has ended is held until then, with its arguments: for a quarter of a second at most, and only until
-        the frame is over if these are large (``HEAVY_BYTES``), or where spans or a debug log wait for it.
-        """
-        tracer, in_detail = self._server.executor.tracer, logger.isEnabledFor(logging.DEBUG)
-        self._due = 1 if in_detail or tracer is not None else BATCH
-        retired, said = self.retired, self.said
-        if len(retired) + len(said) != self.timed:  # of a frame that is not over: it asks for a snapshot
-            ended = len(retired) - self._ended
-            self._frames.append((trio.current_time(), ended, len(retired) + len(said) - self.timed - ended))
-        copies, notices = iter(retired), iter(said)
-        for now, ended, told in self._frames:
-            if ended:
-                self._keep(islice(copies, ended), now)
-            for link, message in islice(notices, told):
-                self._note(now, link.peer.name if link.peer is not None else OTHERS, (message,), 0)
-        for now, peer, messages in self._heard:
-            self._note(now, peer, messages, HEARD)
-        if in_detail or tracer is not None:
-            for held in retired:
-                if held.state is not DONE and held.state is not FAILED:
-                    self._in_vain(held, tracer)
-        for pending in (retired, said, self._heard, self._frames):
-            pending.clear()
-        self._ended = self.timed = 0
+    def _take(self, retired: list[Retired]) -> None:
+        """Keep and count copies that have ended, each once."""
+        ring, methods, none, keeps, counts = self.ring, self._methods, self._no_method, self.keeps, self.counts
+        block, at, full = ring.block, ring.at, len(ring.block)
+        for now, arrived, started, method, kind, state, cause, client, number, round_, rank in retired:
+            row = methods.get(method, none)
+            if keeps:
+                _pack(block, at, now, arrived, started, row.number, kind, state, cause, client, number, round_, rank)
+                at += RECORD_SIZE
+                if at == full:
+                    at, ring.full = 0, True
+            if counts and started != NEVER:
+                if state is DONE or state is FAILED:
+                    took, waited = now - started, started - arrived
+                    row.services[bisect_left(BOUNDS, took) if took > SHORT else 0] += 1
+                    row.busy += took
+                    row.waits[bisect_left(BOUNDS, waited) if waited > SHORT else 0] += 1
+                    row.waited += waited
+                    if state is FAILED:
+                        row.failed += 1
+                else:
+                    row.wasted += 1
+                    row.wasted_busy += now - started
+        ring.at = at
 
-    def _keep(self, copies: Iterable[HeldCopy], now: float) -> None:
-        """Count and keep copies that ended at ``now``."""
-        ring, rows, known = self.ring, self._rows, self._known
-        for held in copies:
-            submit, state, arrived, started = held.submit, held.state, held.arrived_at, held.started_at
-            row = rows.get(submit.method, NO_METHOD)
-            _pack(ring.block, ring.at, now, arrived, started, row, submit.kind, state, held.cause, *submit.copy)
-            ring.at += RECORD_SIZE
-            if ring.at == len(ring.block):
-                ring.at, ring.full = 0, True
-            executions = known[row] if row != NO_METHOD else self._no_method
-            if state is DONE or state is FAILED:
-                service, waited = now - started, started - arrived
-                executions.ends[state] += 1
-                executions.service.counts[bisect_left(BOUNDS, service)] += 1
-                executions.service.sum += service
-                executions.queue_wait.counts[bisect_left(BOUNDS, waited)] += 1
-                executions.queue_wait.sum += waited
-            elif started != NEVER:
-                executions.ends[state] += 1
-                executions.wasted_busy += now - started
-
-    def _note(self, now: float, peer: str, messages: Iterable[Message], heard: int) -> None:
-        """Keep the notices among ``messages``."""
-        ring, number = self.notices, self._peers.get(peer)
-        if number is None:
-            number = self._number(peer)
-        for message in messages:
-            word = _WORDS.get(type(message))
-            if word is not None:
-                _pack_notice(ring.block, ring.at, now, number, word | heard, *message.copy)  # type: ignore[union-attr]
-                ring.at += NOTICE_SIZE
-                if ring.at == len(ring.block):
-                    ring.at, ring.full = 0, True
+    def _note(self, notes: list[Note]) -> None:
+        """Put the notices among what was said and heard into their ring."""
+        ring, peers, words = self.notices, self._peers, _WORDS
+        block, at, full = ring.block, ring.at, len(ring.block)
+        last, place = None, 0
+        for now, name, messages, direction in notes:
+            if name is not last:
+                last = name
+                found = peers.get(name)
+                place = self._number(name) if found is None else found
+            for message in messages:
+                kind = type(message)
+                word = STARTED if kind is Started else words.get(kind)
+                if word is not None:
+                    client, number, round_, rank = message.copy  # type: ignore[union-attr]
+                    _pack_notice(block, at, now, place, word | direction, client, number, round_, rank)
+                    at += NOTICE_SIZE
+                    if at == full:
+                        at, ring.full = 0, True
+        ring.at = at
 
     def _number(self, peer: str) -> int:
         if len(self._peers) < PEERS_MAX:
@@ -217,10 +208,13 @@ class ReplicaObserver:
         return self._peers.setdefault(OTHERS, len(self._peers))
 
     @staticmethod
-    def _in_vain(held: HeldCopy, tracer: ReplicaTracer | None) -> None:
-        if tracer is not None:
-            tracer.copy_ends(held)
-        logger.debug("copy %s ends %s: %s", held.id, held.state.label, held.cause.label)
+    def _in_vain(record: Retired, tracer: ReplicaTracer | None) -> None:
+        """Tell of a copy that ended without an answer."""
+        state, cause, copy = record[5], record[6], CopyId(*record[7:])
+        if state not in (DONE, FAILED):
+            if tracer is not None:
+                tracer.copy_ends(copy, state, cause)
+            logger.debug("copy %s ends %s: %s", copy, state.label, cause.label)
 
     # ---- what can be seen -------------------------------------------------------------------------------------
 

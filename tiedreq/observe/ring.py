@@ -40,6 +40,11 @@ class Ring:
                     yield form.unpack_from(self.block, record)
                 found = self.block.find(pattern, found + 1, end)
 
+    def newest(self, form: Struct) -> Iterator[tuple[Any, ...]]:
+        """All records, the newest first, unpacked."""
+        for back in range(1, len(self) + 1):
+            yield form.unpack_from(self.block, (self.at - back * self.size) % len(self.block))
+
     def oldest(self, form: Struct) -> tuple[Any, ...] | None:
         """The oldest record; None while there is none."""
         return form.unpack_from(self.block, self.at if self.full else 0) if len(self) else None

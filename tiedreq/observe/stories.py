@@ -21,7 +21,7 @@ from tiedreq.observe.ring import Ring
 RECORD = Struct("<dddHBBBQQQb")
 NOTICE = Struct("<dHBQQQb")
 NO_METHOD = 0xFFFF
-HEARD = 128
+SENT, HEARD = 0, 128
 NOTICE_WORDS = ("started", "next", "claim", "granted", "denied")
 SENT_WHAT, HEARD_WHAT = "notice sent", "notice heard"
 _ORDER = {"arrived": 0, HEARD_WHAT: 1, "started": 2, SENT_WHAT: 3}

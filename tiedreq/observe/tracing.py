@@ -24,13 +24,12 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 
 import tiedreq
 from tiedreq.core.commands import Outcome, OutcomeKind, SendCopy
-from tiedreq.core.copybook import HeldCopy
 from tiedreq.core.events import Answer, Fault
 from tiedreq.core.messages import Submit
-from tiedreq.core.types import UNTIED, CopyId
+from tiedreq.core.types import UNTIED, Cause, CopyId, CopyState
 from tiedreq.net.opencall import end_in_words
 from tiedreq.net.quiet import QuietLog
-from tiedreq.observe.client import LOST
+from tiedreq.observe.callring import LOST
 from tiedreq.wire.limits import METADATA_ENTRIES_MAX, METADATA_KEY_CHARS_MAX, METADATA_VALUE_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -181,10 +180,10 @@ class OtelReplicaTracer:
         variables.run(otel_context.attach, trace.set_span_in_context(span, context))
 
     @_harmless
-    def copy_ends(self, held: HeldCopy) -> None:
+    def copy_ends(self, copy: CopyId, state: CopyState, cause: Cause) -> None:
         """See ``ReplicaTracer``."""
-        if held.id in self._spans:
-            self._ends[held.id] = f"{held.state.label}: {held.cause.label}"
+        if copy in self._spans:
+            self._ends[copy] = f"{state.label}: {cause.label}"
 
     @_harmless
     def execution_ends(self, copy: CopyId, outcome: Answer | Fault | None) -> None:

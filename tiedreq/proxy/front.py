@@ -176,6 +176,8 @@ class Front:
         head = Head.unpack(item)
         kept = fields.for_client(head.status, head.headers, pseudonym=self._pseudonym)
         await visit.respond(head.status, kept + _story(stream, visit), head.part, whole=head.whole)
+        if head.whole and stream.over:
+            return
         ended: Headers = []
         async for item in stream:
             part = unpack_part(item)

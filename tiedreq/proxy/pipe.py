@@ -1,15 +1,15 @@
 """The bytes of one HTTP connection: directly at the socket where there is one, through its stream otherwise (TLS).
 
-Trio's own stream tries to read before it waits, and lets all other tasks run after each write. The first is in vain for
-a request and its answer, which are never there yet; the second delays what follows. So here a read waits first, and
-only one write in ``WRITES_IN_A_ROW`` that found room at once is a checkpoint.
+At the socket a read waits first, and only one write in ``WRITES_IN_A_ROW`` that found room at once is a checkpoint.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Awaitable
 
 import trio
+
+from tiedreq.net import sockets
 
 RECEIVE_BYTES = 64 * 1024
 WRITES_IN_A_ROW = 16
@@ -26,22 +26,17 @@ class Pipe:
         self._sending = False
         self._in_a_row = 0
 
-    async def receive(self) -> bytes:
+    def receive(self) -> Awaitable[bytes]:
         """What comes next; empty at the end.
 
         Raises ``trio.BrokenResourceError``, ``ClosedResourceError`` and ``BusyResourceError`` as a stream does.
         """
-        socket = self._socket
-        if socket is None:
-            return bytes(await self.stream.receive_some(RECEIVE_BYTES))
-        while True:
-            await trio.lowlevel.wait_readable(_descriptor(socket))
-            try:
-                return os.read(_descriptor(socket), RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
+        if self._socket is None:
+            return self._by_stream()
+        return sockets.receive(self._socket, RECEIVE_BYTES)
+
+    async def _by_stream(self) -> bytes:
+        return bytes(await self.stream.receive_some(RECEIVE_BYTES))
 
     async def send(self, data: bytes) -> None:
         """Write all of ``data``. Raises as ``receive`` does; cancelled, it may have written a part."""
@@ -59,19 +54,7 @@ class Pipe:
 
     async def _write(self, socket: trio.socket.SocketType, data: bytes) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        sent = 0
-        while True:
-            try:
-                sent += os.write(_descriptor(socket), memoryview(data)[sent:] if sent else data)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
-            if sent >= len(data):
-                break
-            self._in_a_row = 0
-            await trio.lowlevel.wait_writable(_descriptor(socket))
-        self._in_a_row += 1
+        self._in_a_row = self._in_a_row + 1 if await sockets.send_all(socket, data) else 1
         if self._in_a_row >= WRITES_IN_A_ROW:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
@@ -87,11 +70,3 @@ class Pipe:
             return False
         await self.stream.send_eof()
         return True
-
-
-def _descriptor(socket: trio.socket.SocketType) -> int:
-    """The socket's file descriptor. Raises ``trio.ClosedResourceError``."""
-    descriptor = socket.fileno()
-    if descriptor < 0:
-        raise trio.ClosedResourceError("this connection was closed here")
-    return descriptor

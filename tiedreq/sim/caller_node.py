@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tiedreq.core.call import CallCore, CallRequest, CallStats
-from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, DeliverItems, GrantCredit, Outcome, SendCopy
+from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, GrantCredit, Outcome, SendCopy
 from tiedreq.core.events import (
     CallerCancelled,
     CallEvent,
@@ -33,6 +33,7 @@ from tiedreq.core.events import (
 from tiedreq.core.lessons import LearningBook
 from tiedreq.core.limits import ClientLimits
 from tiedreq.core.messages import Cancel, Credit, Draining, Ended, Failed, Goodbye, Item, Report, Result, Started
+from tiedreq.core.names import new
 from tiedreq.core.picker import ReplicaTable, ReplicaView
 from tiedreq.core.policy import Policy
 from tiedreq.core.stream_call import StreamCore
@@ -200,22 +201,17 @@ class CallerNode:
     ) -> OpenCall:
         """Make a call with ``timeout`` seconds for its outcome; with a ``window``, of a stream."""
         now = self.clock.now
-        self._number += 1
-        request = CallRequest(
-            CallId(self.identity.incarnation, self._number),
-            method,
-            idempotent,
-            payload,
-            policy,
-            now + timeout,
-            stoppable=stoppable,
-            window=window,
-        )
+        self._number = number = self._number + 1
+        identity = new(CallId, (self.identity.incarnation, number))
+        fields = (identity, method, idempotent, payload, policy, now + timeout, None, False, (), stoppable, window)
         core = (self._make_core if window is None else StreamCore)(
-            request, self.table, self.stats, rounds_max=self._limits.rounds_max, learning=self.learning
+            new(CallRequest, fields),
+            self.table,
+            self.stats,
+            rounds_max=self._limits.rounds_max,
+            learning=self.learning,
         )
-        call = OpenCall(self._number, core, now, tag)
-        self.calls[call.number] = call
+        self.calls[number] = call = OpenCall(number, core, now, tag)
         self._step(call, CALL_REQUESTED)
         return call
 
@@ -259,13 +255,15 @@ class CallerNode:
         if view is not None and load is not None:
             view.take_load(load, self.clock.now)
         call = self.calls.get(copy[1])
-        if call is None or copy[0] != self.identity.incarnation:
+        if call is None or copy[0] != self.identity[1]:
             return
         kind = type(message)
         if kind is Started:
-            self._step(call, CopyStarted(link, copy))
-        elif kind is Result:
-            self._take_result(call, link, message)  # type: ignore[arg-type]  # as told by ``kind``, which is fast
+            self._step(call, new(CopyStarted, (link, copy)))
+        elif isinstance(message, Result):
+            acceptable, service_time = self._users.acceptable(self, call, message), message.service_time
+            event = new(ResultReceived, (link, copy, acceptable, service_time, message.queue_wait))
+            self._step(call, event, service_time)
         elif isinstance(message, Ended):
             state, cause, hint = message.state, message.cause, message.retry_after
             self._step(call, CopyEnded(link, copy, state, cause, hint, message.service_time))
@@ -298,11 +296,6 @@ class CallerNode:
     def _take_later(self, call: OpenCall) -> None:
         wait = self._streams.take_seconds()
         self.clock.at(self.clock.now + wait, self._take_item, call, self.generation)
-
-    def _take_result(self, call: OpenCall, link: int, result: Result) -> None:
-        acceptable = self._users.acceptable(self, call, result)
-        event = ResultReceived(link, result.copy, acceptable, result.service_time, result.queue_wait)
-        self._step(call, event, result.service_time)
 
     def _opened(self, link: int, opening: Opening) -> None:
         connection = opening.connection
@@ -354,24 +347,25 @@ class CallerNode:
         links = self._links
         unsent: list[CopyId] = []
         for command in commands:
-            if type(command) is SendCopy:
-                direction = links.get(command.link)
+            if isinstance(command, SendCopy):
+                link, submit = command
+                direction = links.get(link)
                 if direction is None or (self._unsent and self._rng.random() < self._unsent):
-                    unsent.append(command.submit.copy)
+                    unsent.append(submit.copy)
                 else:
-                    direction.send(command.submit)
-            elif type(command) is CancelCopy:
+                    direction.send(submit)
+            elif isinstance(command, CompleteCall):
+                self._complete(call, command.outcome, service_time)
+            elif isinstance(command, CancelCopy):
                 direction = links.get(command.link)
                 if direction is not None:
                     direction.send(Cancel(command.copy))
-            elif type(command) is GrantCredit:
+            elif isinstance(command, GrantCredit):
                 direction = links.get(command.link)
                 if direction is not None:
                     direction.send(Credit(command.copy, command.items, command.bytes))
-            elif type(command) is DeliverItems:
+            else:
                 self._take_later(call)
-            elif type(command) is CompleteCall:
-                self._complete(call, command.outcome, service_time)
         for copy in unsent:
             self._step(call, CopyUnsent(copy))
 
@@ -387,9 +381,13 @@ class CallerNode:
     def _set_timer(self, call: OpenCall, when: float) -> None:
         """Wake the call then. The clock knows it by its number, so that nothing is left of a call that has ended."""
         clock = self.clock
-        call.timer_at = when = max(when, clock.now)
         call.timers += 1
-        heappush(clock.entries, (when, clock.number(), self._timer_due_action, call.number, None))
+        if when > clock.now:
+            call.timer_at = when
+            heappush(clock.entries, (when, clock.number(), self._timer_due_action, call.number, None))
+        else:
+            call.timer_at = clock.now
+            clock.at(clock.now, self._timer_due_action, call.number)
         if self._stale > STALE_MIN and 2 * self._stale > len(clock.entries):
             self._stale = 0
             clock.forget(self._is_stale)
@@ -409,7 +407,9 @@ class CallerNode:
         call.timer_at = NEVER
         if self.frozen:
             self._set_timer(call, self.frozen_until)
-        elif call.core.wake_at <= now:
-            self._step(call, TIME_PASSED)
         else:
-            self._set_timer(call, call.core.wake_at)
+            wake_at = call.core.wake_at
+            if wake_at <= now:
+                self._step(call, TIME_PASSED)
+            else:
+                self._set_timer(call, wake_at)

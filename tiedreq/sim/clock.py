@@ -19,6 +19,15 @@ Entry = tuple[float, int, Action, Any, Any]
 NEVER = float("inf")
 INSTANT_MAX = 1_000_000
 """So many things at one instant are a loop that never ends."""
+LANES_MAX = 2
+
+
+def _nothing(_: Any, __: Any) -> None:
+    """Happens never."""
+
+
+LAST: Entry = (NEVER, 0, _nothing, None, None)
+"""After all else."""
 
 
 class SimulationError(Exception):
@@ -28,33 +37,54 @@ class SimulationError(Exception):
 class Clock:
     """The time in seconds, and everything that is due.
 
-    ``entries`` and ``number`` are public for those who add one entry per message and can't afford a call for it: they
-    push ``(time, number(), action, first, second)`` with ``heappush``. ``ending`` is what waits for the end of the
-    instant.
+    ``entries``, ``soon`` and ``number`` are public for those who add one entry per message and can't afford a call for
+    it: they push ``(time, number(), action, first, second)`` with ``heappush`` when its time is to come, and append it
+    to ``soon`` when that is now. What always comes after the same time may have a ``lane``: it needs no heap to be in
+    order, and is appended. ``ending`` is what waits for the end of the instant.
     """
 
-    __slots__ = ("_stopped", "ending", "entries", "now", "number")
+    __slots__ = ("_delays", "_lanes", "_stopped", "ending", "entries", "now", "number", "soon")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.entries: list[Entry] = []
+        self.soon: deque[Entry] = deque()  # all of it asked for later than what is due now and in ``entries``
         self.number = count().__next__
         self.ending: deque[Callable[[], None]] = deque()
+        self._lanes: list[deque[Entry]] = []
+        self._delays: list[float] = []
         self._stopped = False
 
     def __len__(self) -> int:
-        return len(self.entries) + len(self.ending)
+        return len(self.due()) + len(self.ending)
+
+    def lane(self, delay: float) -> deque[Entry] | None:
+        """Where to append what is due in ``delay`` seconds from then on, unless that is at once; None: on the heap."""
+        if delay not in self._delays:
+            if len(self._delays) == LANES_MAX:
+                return None
+            self._delays.append(delay)
+            self._lanes.append(deque())
+        return self._lanes[self._delays.index(delay)]
+
+    def due(self) -> list[Entry]:
+        """All that is to happen, in no order."""
+        return [*self.entries, *self.soon, *(entry for lane in self._lanes for entry in lane)]
 
     def at(self, when: float, action: Action, first: Any = None, second: Any = None) -> None:
         """Do ``action(first, second)`` at ``when``, or now if that is past."""
-        heappush(self.entries, (max(when, self.now), self.number(), action, first, second))
+        if when > self.now:
+            heappush(self.entries, (when, self.number(), action, first, second))
+        else:
+            self.soon.append((self.now, self.number(), action, first, second))
 
     @property
     def next_at(self) -> float:
         """When something is due next; infinity when nothing is."""
-        if self.ending:
+        if self.ending or self.soon:
             return self.now
-        return self.entries[0][0] if self.entries else NEVER
+        heads = [some[0][0] for some in (self.entries, *self._lanes) if some]
+        return min(heads, default=NEVER)
 
     def stop(self) -> None:
         """End ``run`` after what is happening now."""
@@ -62,27 +92,37 @@ class Clock:
 
     def run(self, until: float = NEVER) -> None:
         """Let everything happen that is due up to ``until`` (included). Time is ``until`` afterwards, if finite."""
-        entries, ending = self.entries, self.ending
+        entries, lanes, soon, ending = self.entries, self._lanes, self.soon, self.ending
+        if until < self.now:
+            return
         self._stopped = False
         at_once = 0
         while not self._stopped:
-            if ending:
-                if not entries or entries[0][0] > self.now:
+            entry = entries[0] if entries else LAST
+            chosen = None
+            for lane in lanes:
+                if lane and lane[0] < entry:
+                    chosen, entry = lane, lane[0]
+            when = entry[0]
+            if when > self.now:
+                if soon:
+                    chosen, entry = soon, soon[0]
+                elif ending:
                     ending.popleft()()
                     continue
-            elif not entries:
-                break
-            if entries[0][0] > until:
-                break
-            when, _, action, first, second = heappop(entries)
-            if when != self.now:
-                self.now = when
-                at_once = 0
+                elif when <= until and entry is not LAST:
+                    self.now = when
+                    at_once = 0
+                else:
+                    break
+            if chosen is None:
+                heappop(entries)
             else:
-                at_once += 1
-                if at_once > INSTANT_MAX:
-                    raise SimulationError(f"time stands still at {when!r} s: {action} again and again")
-            action(first, second)
+                chosen.popleft()
+            at_once += 1
+            if at_once > INSTANT_MAX:
+                raise SimulationError(f"time stands still at {self.now!r} s: {entry[2]} again and again")
+            entry[2](entry[3], entry[4])
         if not self._stopped and until != NEVER and until > self.now:
             self.now = until
 
@@ -94,3 +134,7 @@ class Clock:
         """Take out every entry that can't have an effect any more."""
         self.entries[:] = [entry for entry in self.entries if not useless(entry)]
         heapify(self.entries)
+        for line in (self.soon, *self._lanes):
+            for _ in range(len(line)):
+                if not useless(entry := line.popleft()):
+                    line.append(entry)

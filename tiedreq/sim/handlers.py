@@ -18,6 +18,10 @@ class Stage(NamedTuple):
     content: bool
 
 
+NO_PLAN: list[Stage] = []
+"""Of all that are no streams."""
+
+
 class Execution:
     """A handler that runs: when it will be done if nothing stops it, in seconds of virtual time.
 
@@ -36,7 +40,7 @@ class Execution:
         self.stopping = False
         self.ended = False
         self.paused = False
-        self.plan: list[Stage] = []
+        self.plan = NO_PLAN
 
 
 class Handlers(Protocol):

@@ -98,6 +98,7 @@ class Direction:
     __slots__ = (
         "_arrive",
         "_clock",
+        "_lane",
         "_last_at",
         "_law",
         "_mean",
@@ -117,6 +118,7 @@ class Direction:
         self._law = network.options.law(source.name, target.name)
         plain = self._law.jitter == 0 and network.options.overtaking == 0
         self._mean = self._law.mean if plain else None
+        self._lane = network.clock.lane(self._mean) if self._mean else None
         self._last_at = 0.0
         self._receive = target.receive
         self._arrive = self._arrived
@@ -130,16 +132,23 @@ class Direction:
     def send(self, message: Parcel) -> None:
         """Put a message on its way."""
         self.sent += 1
-        clock = self._clock
-        mean = self._mean
-        when = clock.now + (self._law.sample(self._network.rng) if mean is None else mean)
-        if when < self._last_at:
-            when = self._last_at
-        if mean is None and self._network.overtaken(message):
-            when += self._network.overtaking_delay()
+        clock, mean = self._clock, self._mean
+        if mean is not None:
+            when = clock.now + mean
         else:
-            self._last_at = when
-        heappush(clock.entries, (when, clock.number(), self._arrive, message, None))
+            when = clock.now + self._law.sample(self._network.rng)
+            if when < self._last_at:
+                when = self._last_at
+            if self._network.overtaken(message):
+                when += self._network.overtaking_delay()
+            else:
+                self._last_at = when
+        if self._lane is not None and when > clock.now:
+            self._lane.append((when, clock.number(), self._arrive, message, None))
+        elif when > clock.now:
+            heappush(clock.entries, (when, clock.number(), self._arrive, message, None))
+        else:
+            clock.soon.append((when, clock.number(), self._arrive, message, None))
 
     def _arrived(self, message: Parcel, _: None) -> None:
         if self.closed:

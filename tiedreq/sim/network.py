@@ -256,7 +256,7 @@ class Network:
     def flights(self) -> list[Flight]:
         """Messages under way that will arrive if nothing breaks, the next one first; those that wait come last."""
         flying = []
-        for when, _, action, first, _ in sorted(self.clock.entries, key=lambda entry: entry[:2]):
+        for when, _, action, first, _ in sorted(self.clock.due(), key=lambda entry: entry[:2]):
             direction = getattr(action, "__self__", None)
             if isinstance(direction, Direction) and not direction.closed:
                 flying.append(Flight(when, direction, first))

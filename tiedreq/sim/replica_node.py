@@ -61,6 +61,7 @@ from tiedreq.core.messages import (
     Submit,
     Welcome,
 )
+from tiedreq.core.names import new
 from tiedreq.core.replica import HeldMethod, ReplicaCore
 from tiedreq.core.types import CopyId, Identity
 from tiedreq.sim.clock import NEVER, Clock
@@ -208,9 +209,9 @@ class ReplicaNode:
         kind = type(message)
         event: ReplicaEvent
         if kind is Submit:
-            event = SubmitReceived(link, message)  # type: ignore[arg-type]  # as told by ``kind``, which is fast
+            event = new(SubmitReceived, (link, message))
         elif isinstance(message, Started):
-            event = PeerStarted(link, message.copy, message.remaining)
+            event = new(PeerStarted, (link, message.copy, message.remaining))
         elif isinstance(message, Cancel):
             event = CancelReceived(link, message.copy)
         elif isinstance(message, Credit):
@@ -306,10 +307,11 @@ class ReplicaNode:
             commands = core.step(INPUT_SETTLED, self.clock.now)
             if commands:
                 self._execute(commands)
-        wake_at = core.wake_at
-        if wake_at is not None and wake_at < self._timer_at:
-            self._timer_at = max(wake_at, self.clock.now)
-            self.clock.at(wake_at, self._timer_due, self._timer_at)
+        if core.alarm < self._timer_at:
+            wake_at = core.wake_at
+            if wake_at is not None and wake_at < self._timer_at:
+                self._timer_at = max(wake_at, self.clock.now)
+                self.clock.at(wake_at, self._timer_due, self._timer_at)
 
     def _timer_due(self, due: float, _: None) -> None:
         if due != self._timer_at or not self.alive:
@@ -329,13 +331,17 @@ class ReplicaNode:
     def _execute(self, commands: list[ReplicaCommand]) -> None:
         links = self._links
         for command in commands:
-            kind = type(command)
-            if kind is SendCaller or kind is SendPeer:
-                direction = links.get(command.link)  # type: ignore[union-attr]  # as told by ``kind``
+            if isinstance(command, SendCaller):
+                link, message = command
+                direction = links.get(link)
                 if direction is not None:
-                    direction.send(command.message)  # type: ignore[union-attr]
+                    direction.send(message)
             elif isinstance(command, StartWork):
                 self._start_work(command.submit)
+            elif isinstance(command, SendPeer):
+                direction = links.get(command.link)
+                if direction is not None:
+                    direction.send(command.message)
             elif isinstance(command, StopWork):
                 self._stop_work(command.copy)
             elif isinstance(command, PauseWork):
@@ -356,7 +362,10 @@ class ReplicaNode:
         self.executions[submit.copy] = execution
         if submit.window is not None:
             execution.plan = self._streams.plan(self, submit)
-        heappush(clock.entries, (execution.finish_at, clock.number(), self._work_due_action, execution, None))
+        if execution.finish_at > clock.now:
+            heappush(clock.entries, (execution.finish_at, clock.number(), self._work_due_action, execution, None))
+        else:
+            clock.at(clock.now, self._work_due_action, execution)
         if not stoppable:
             wait = self._handlers.becomes_stoppable(self, submit)
             if wait is not None:
@@ -430,7 +439,7 @@ class ReplicaNode:
             self._handlers.stopped(self, execution)
         else:
             outcome = self._handlers.end(self, execution)
-        self.step(WorkFinished(copy, outcome))
+        self.step(new(WorkFinished, (copy, outcome)))
 
     def _leave(self, generation: int, _: None) -> None:
         """The drain is over: flush what was sent, and be gone."""

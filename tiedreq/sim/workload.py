@@ -29,6 +29,8 @@ from tiedreq.slowness import PauseSpec
 
 ANSWER = Answer(b"")
 LINGER = 2.0
+NOTHING: dict[int, Traced] = {}
+"""Of clients that made no call here."""
 
 
 @dataclass(slots=True)
@@ -93,8 +95,8 @@ class Workload:
         self._rng = rng
         self._intrinsic = intrinsic
         self._slow = slow or {}
-        self._traced: dict[tuple[int, ...], Traced] = {}
-        self._ended: deque[tuple[float, tuple[int, ...]]] = deque()
+        self._traced: dict[int, dict[int, Traced]] = {}  # by client and number
+        self._ended: deque[tuple[float, int, int]] = deque()
 
     # ---- users ------------------------------------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ class Workload:
         traced = Traced(caller.clock.now if intended_at is None else intended_at, service_time)
         call = caller.call(method, policy, timeout, idempotent=idempotent, window=window, tag=traced)
         if call.outcome is None:
-            self._traced[caller.identity.incarnation, call.number] = traced
+            self._traced.setdefault(caller.identity.incarnation, {})[call.number] = traced
         return call
 
     def acceptable(self, caller: CallerNode, call: OpenCall, result: Result) -> bool:
@@ -131,9 +133,10 @@ class Workload:
         else:
             counts.failed += 1
         ended = self._ended
-        ended.append((now, (caller.identity.incarnation, call.number)))
+        ended.append((now, caller.identity.incarnation, call.number))
         while ended[0][0] < now - self._linger:
-            self._traced.pop(ended.popleft()[1], None)
+            _, client, number = ended.popleft()
+            self._traced.get(client, NOTHING).pop(number, None)
         latency = now - call.tag.intended_at
         for listener in self.listeners:
             listener(call, latency)
@@ -143,7 +146,8 @@ class Workload:
     def begin(self, node: ReplicaNode, submit: Submit) -> float:
         """A handler starts: its service time in seconds."""
         self.counts.executions += 1
-        traced = self._traced.get(submit.copy[:2])
+        client, number, _, _ = submit.copy
+        traced = self._traced.get(client, NOTHING).get(number)
         seconds = None
         if traced is not None:
             seconds = traced.service_time
@@ -157,7 +161,8 @@ class Workload:
     def end(self, node: ReplicaNode, execution: Execution) -> Answer | Fault:
         """A handler has come to its end."""
         self.counts.busy_seconds += node.clock.now - execution.begun_at
-        traced = self._traced.get(execution.submit.copy[:2])
+        client, number, _, _ = execution.submit.copy
+        traced = self._traced.get(client, NOTHING).get(number)
         if traced is not None:
             traced.completions += 1
             if traced.completions == 2:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from cluster.compare.cell import Cell
 from cluster.compare.display import WIDTH_WITHOUT_TERMINAL, make_table, progress
-from cluster.compare.document import environment, json_target, make_document, write_csv, write_json
+from cluster.compare.document import environment, json_target, make_directory, make_document, write_csv, write_json
 from cluster.compare.grid import Task, tasks_of
 from cluster.compare.interrupted import interruptible
 from cluster.compare.kept import Kept
@@ -201,6 +201,11 @@ def ablation_command(
     cells = ablation.cells_of(scale, only, chosen)
     if not cells:
         raise click.UsageError(f"only: no scenario has {only!r} in its name")
+    if out is not None:
+        try:
+            make_directory(out, "out")
+        except BadOption as error:
+            raise click.UsageError(str(error)) from None
     rows, curves = ablation.document_of(cells, numbers, _run(tasks_of(cells, list(numbers)), jobs, keep))
     console = _console(path)
     for name in dict.fromkeys(cell.scenario for cell, _ in rows):

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from cluster.compare.policies import POLICIES
 from cluster.compare.report.columns import WORDS
 from cluster.compare.report.picture import Drawn, Section, name_of
-from cluster.compare.report.views import View
+from cluster.compare.report.views import Experiment, View
 
 __all__ = ["make_page"]
 
@@ -48,7 +48,7 @@ SECTIONS: dict[Section, tuple[str, str]] = {
 
 def make_page(view: View, drawn: Sequence[Drawn]) -> str:
     """The page as HTML."""
-    title = f"Policies compared: {', '.join(str(experiment) for experiment in view.experiments)}"
+    title = f"Policies compared: {_subjects(list(view.experiments))}"
     head = _node(
         "head",
         _node("meta", charset="utf-8"),
@@ -63,6 +63,17 @@ def make_page(view: View, drawn: Sequence[Drawn]) -> str:
     main.extend([_rows(view), _words(view), _asked(view)])
     page = _node("html", head, _node("body", main, _node("script", _text("page.js"))), lang="en")
     return "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html") + "\n"
+
+
+def _subjects(experiments: Sequence[Experiment]) -> str:
+    """What is compared, each scenario once: ``pauses, 1 or 10 calls per root call; long-tail``."""
+    fan_outs: dict[str, list[int]] = {}
+    for experiment in experiments:
+        fan_outs.setdefault(str(experiment._replace(fan_out=1)), []).append(experiment.fan_out)
+    return "; ".join(
+        name if numbers == [1] else f"{name}, {' or '.join(f'{number:,}' for number in numbers)} calls per root call"
+        for name, numbers in fan_outs.items()
+    )
 
 
 def _node(tag: str, *children: Node | str, **attributes: str) -> Node:
@@ -114,7 +125,8 @@ def _section(section: Section, drawn: Sequence[Drawn]) -> Node:
         picture = each.picture
         source = f"data:image/svg+xml;base64,{base64.b64encode(each.svg).decode()}"
         node.append(_node("h3", picture.title))
-        node.append(_node("figure", _node("img", src=source, alt=picture.alt), _node("figcaption", picture.caption)))
+        wide = _node("div", _node("img", src=source, alt=picture.alt), class_="picture", tabindex="0")
+        node.append(_node("figure", wide, _node("figcaption", picture.caption)))
     if not drawn:
         node.append(_node("p", needs))
     return node

@@ -87,7 +87,8 @@ def _merged(told: list[dict[str, Any]]) -> ClusterAddress:
 class RayMembers:
     """The members of a cluster, asked for every ``interval`` seconds. A ``Discovery``.
 
-    While Ray or the replicas don't answer, the members stay as they were. ``token`` and ``cluster`` for
+    While Ray or the replicas don't answer, the members stay as they were. Where no cluster is named it is the only one
+    that is there at first; another one that comes up later changes nothing. ``token`` and ``cluster`` for
     ``tiedreq.connect`` are those of ``find()``.
     """
 
@@ -101,15 +102,17 @@ class RayMembers:
     async def __aiter__(self) -> AsyncIterator[Members]:
         """A set each time that it has changed."""
         known: Members | None = None
+        cluster = self.cluster
         while True:
             try:
-                address = await trio.to_thread.run_sync(functools.partial(find, self.cluster), abandon_on_cancel=True)
+                address = await trio.to_thread.run_sync(functools.partial(find, cluster), abandon_on_cancel=True)
             except Ambiguous:
                 raise  # waiting does not help
             except ConnectError:
                 pass  # nobody answers for now
             else:
-                found = Members(address.replicas, cluster=address.cluster)
+                cluster = address.cluster
+                found = Members(address.replicas, cluster=cluster)
                 if found != known:
                     known = found
                     yield found
