@@ -58,7 +58,7 @@ def _articles(only: str, scale: float, jobs: int) -> list[Line]:
 
 
 def _live(only: str, scale: float, jobs: int) -> list[Line]:
-    return [line for name in worlds.names(only) for line in worlds.lines_of(name, scale)]
+    return [line for name in worlds.names(only) for line in worlds.lines_of(name, scale, worlds.rates_of(name))]
 
 
 SUBJECTS = {

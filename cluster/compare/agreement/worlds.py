@@ -1,8 +1,9 @@
 """Live replicas next to simulated ones: the same options are to give the same numbers.
 
 Both runs have the same arrivals, first service times and pauses (they are drawn from the same streams), so what differs
-is the machine: a call costs two to three milliseconds of processing and of the operating system's attention, which
-virtual time does not know. Where a live run finds that the machine could not keep up, the rate is lowered, for both.
+is the machine: a call costs one to three milliseconds of processing and of the operating system's attention, which
+virtual time does not know. The rate is one that makes ``LOAD``; where a live run finds that the machine could not keep
+up, it is lowered, for both.
 
 The simulated number stands where theory and publications stand elsewhere. A latency agrees within ``LATENCY_SHARE`` or
 ``LATENCY_MS``, executions per call within ``WORK_SHARE``, the share of calls executed twice within ``POINTS``.
@@ -21,11 +22,14 @@ from tiedreq.laws import parse_law
 from tiedreq.slowness import parse_pause
 from tiedreq.units import parse_latency
 
-__all__ = ["CELLS", "RATES", "TooSlow", "both", "lines_of"]
+__all__ = ["CELLS", "LOAD", "RATES", "TooSlow", "both", "lines_of", "rates_of"]
 
 SEED = 1
+LOAD = 0.30
+"""Of all slots, by one copy per call: what two cores that do nothing else carry with a process for each replica."""
+
 RATES = (200.0, 130.0, 80.0)
-"""Calls per second: the first that the machine can keep up with."""
+"""Calls per second that a busy machine keeps up with: the first one that it does."""
 
 LATENCY_SHARE = 0.15
 LATENCY_MS = 4.0
@@ -58,24 +62,30 @@ class TooSlow(Exception):
     """The machine can't keep up with a live run at any of the rates; the message says what it found."""
 
 
-def both(cell: Cell) -> tuple[Cell, Tally, Tally]:
-    """The cell at the highest rate at which it kept up, its live run, and the same simulated. Raises ``TooSlow``."""
+def rates_of(name: str) -> tuple[float, ...]:
+    """Calls per second to try for one of ``CELLS``, falling: the one that makes ``LOAD``, then ``RATES``."""
+    cell = CELLS[name]
+    return LOAD * cell.capacity / cell.service.mean(), *RATES
+
+
+def both(cell: Cell, rates: Sequence[float] = RATES) -> tuple[Cell, Tally, Tally]:
+    """The cell at the first rate at which it kept up, its live run, and the same simulated. Raises ``TooSlow``."""
     warned = []
-    for rate in RATES:
+    for rate in rates:
         chosen = cell.but(rate=rate)
         found = live.run_cell(chosen, SEED)
         if not found.notes:
             return chosen, found, simulated.run_cell(chosen.but(world="sim"), SEED)
-        warned.append(f"at {rate:g}/s: {'; '.join(found.notes)}")
+        warned.append(f"at {rate:.0f}/s: {'; '.join(found.notes)}")
     raise TooSlow("; ".join(warned))
 
 
-def lines_of(name: str, scale: float = 1.0) -> list[Line]:
-    """Every number of one of ``CELLS``, live and simulated. Raises ``TooSlow``."""
+def lines_of(name: str, scale: float = 1.0, rates: Sequence[float] = RATES) -> list[Line]:
+    """Every number of one of ``CELLS``, live and simulated, at the first rate at which it keeps up. Raises ``TooSlow``."""
     cell = CELLS[name]
     assert cell.duration is not None
-    cell, found, expected = both(cell.but(duration=max(DURATION_MIN, cell.duration * scale)))
-    return compared(f"{name}, {cell.rate:g}/s", cell, found, expected)
+    cell, found, expected = both(cell.but(duration=max(DURATION_MIN, cell.duration * scale)), rates)
+    return compared(f"{name}, {cell.rate:.0f}/s", cell, found, expected)
 
 
 def compared(title: str, cell: Cell, found: Tally, expected: Tally) -> list[Line]:
