@@ -81,7 +81,7 @@ def both(cell: Cell, rates: Sequence[float] = RATES) -> tuple[Cell, Tally, Tally
 
 
 def lines_of(name: str, scale: float = 1.0, rates: Sequence[float] = RATES) -> list[Line]:
-    """Every number of one of ``CELLS``, live and simulated, at the first rate at which it keeps up. Raises ``TooSlow``."""
+    """Every number of one of ``CELLS``, live and simulated, at the first rate that will do. Raises ``TooSlow``."""
     cell = CELLS[name]
     assert cell.duration is not None
     cell, found, expected = both(cell.but(duration=max(DURATION_MIN, cell.duration * scale)), rates)
