@@ -1,13 +1,13 @@
 """The judge of a history: what clients were told, held against what replicas wrote down.
 
-Every call has one outcome and, if it is an answer, the right one; somebody ran it; nobody ran what nobody asked for;
-whatever started has ended, unless its process was killed.
+Every call has one outcome and, if it is an answer, the right one; somebody ran it; nobody ran what nobody asked for, nor
+more often than copies were sent there; whatever started has ended, unless its process was killed.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call, as its client was told. Times are seconds on the client's clock."""
+    """What became of a call, as its client was told. Times are seconds on the client's clock.
+
+    ``copies``: the replica of each copy that was sent.
+    """
 
     number: int
     call_id: str | None
@@ -37,6 +40,7 @@ class Outcome:
     replica: str | None
     began: float
     ended: float
+    copies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ def judge(
         for run in ran:
             assert outcome.call_id in (None, run.call_id), f"an execution that nobody asked for: {run}"
             assert run.end is not None or run.pid in dead, f"an execution that has not ended: {run}"
+        more = Counter(run.replica for run in ran) - Counter(outcome.copies)
+        assert not more, f"more executions than copies: {dict(more)}, {outcome}, {ran}"
     return Verdict(
         len(told),
         dict(errors),

@@ -76,7 +76,8 @@ class Load:
             args = {"number": number, **self._args}
             reply = await self.client.request("square", args, policy=self._policy, timeout=self._timeout)
         except tiedreq.CallError as failure:
-            error, call_id = type(failure).__name__, failure.call_id
+            error, call_id, attempts = type(failure).__name__, failure.call_id, failure.attempts
         else:
-            value, call_id, replica = reply.value, reply.call_id, reply.replica
-        self.outcomes.append(Outcome(number, call_id, value, error, replica, began, trio.current_time()))
+            value, call_id, replica, attempts = reply.value, reply.call_id, reply.replica, reply.attempts
+        copies = tuple(attempt.replica for attempt in attempts)
+        self.outcomes.append(Outcome(number, call_id, value, error, replica, began, trio.current_time(), copies))

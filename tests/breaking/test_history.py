@@ -14,7 +14,7 @@ pytestmark = pytest.mark.system
 
 def answer(number: int, *, square: int | None = None, replica: str = "r0", call: str | None = None) -> Outcome:
     value = {"square": number**2 if square is None else square}
-    return Outcome(number, call or f"c-{number}", value, None, replica, 0.0, 1.0)
+    return Outcome(number, call or f"c-{number}", value, None, replica, 0.0, 1.0, ("r0", "r1"))
 
 
 def run(number: int, end: str | None = "returned", replica: str = "r0", call: str | None = None) -> Run:
@@ -22,7 +22,7 @@ def run(number: int, end: str | None = "returned", replica: str = "r0", call: st
 
 
 def test_a_right_history() -> None:
-    failed = Outcome(3, "c-3", None, "DeadlineExceeded", None, 0.0, 1.0)
+    failed = Outcome(3, "c-3", None, "DeadlineExceeded", None, 0.0, 1.0, ("r0",))
     runs = [run(1), run(2), run(2, "stopped", "r1"), run(3, None), run(99)]
     verdict = judge([1, 2, 3], [answer(1), answer(2), failed], runs, killed=[100])
     assert (verdict.calls, verdict.errors) == (3, {"DeadlineExceeded": 1})
@@ -38,6 +38,8 @@ BROKEN = {
     "an answer of somebody else": ([1], [answer(1)], [run(1, replica="r1")], "nobody gave"),
     "an answer of one that was stopped": ([1], [answer(1)], [run(1, "stopped")], "nobody gave"),
     "an execution that goes on": ([1], [answer(1)], [run(1), run(1, None, "r1")], "has not ended"),
+    "a copy that ran twice": ([1], [answer(1)], [run(1), run(1, "stopped")], "more executions than copies"),
+    "a copy that was sent elsewhere": ([1], [answer(1)], [run(1), run(1, "stopped", "r2")], "more executions than"),
     "an execution of another call": ([1], [answer(1)], [run(1), run(1, call="d-1")], "nobody asked for"),
 }
 

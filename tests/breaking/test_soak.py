@@ -12,8 +12,10 @@ import trio
 from tests.breaking._cluster import Broken, Start, until
 from tests.breaking._load import Load
 
-SHORT_SECONDS = 5.0
-WARM_SECONDS = 2.0
+LEAST_SECONDS, AROUND_SECONDS = 7.0, 25.0
+"""How long there is load at least, and what it takes to start, fill tables, mend and stop."""
+WARM = 0.2
+"""The part of the load after which is looked for the first time."""
 TOMBSTONES = 200
 """So many ended copies does a replica remember here, so that this table is full before memory is looked at."""
 GROWTH_MAX = 0.05
@@ -24,14 +26,19 @@ SLACK_BYTES = 2_500_000
 ROUND_SECONDS = 2.0
 PATIENT_SECONDS = 60.0
 """Within which each call is answered, also where other work takes the processors for a while."""
+TASKS_MORE = 12
+"""A replica keeps some workers that wait for handlers to lead."""
 
 
-async def taken(cluster: Broken) -> dict[str, tuple[int, int, int]]:
-    """Of each replica: bytes of memory, open descriptors, threads."""
-    found = {}
-    for name, seen in (await cluster.replicas()).items():
+async def taken(cluster: Broken, load: Load) -> dict[str, tuple[int, int, int, int]]:
+    """Of each replica: bytes of memory, open descriptors, threads, Trio's tasks."""
+    found, replicas, told = {}, await cluster.replicas(), {}
+    while told.keys() != replicas.keys():
+        told = await load.client.inquire("snapshot", timeout=10)
+    for name, seen in replicas.items():
         process = psutil.Process(seen["pid"])
-        found[name] = (process.memory_info().rss, process.num_fds(), process.num_threads())
+        tasks = told[name]["process"]["tasks"]
+        found[name] = (process.memory_info().rss, process.num_fds(), process.num_threads(), tasks)
     return found
 
 
@@ -57,27 +64,30 @@ async def trouble(cluster: Broken) -> None:
 @pytest.mark.soak
 async def test_nothing_grows(start: Start, rate: float, minutes: float) -> None:
     """Ties settle under faults for as long as there is time; then everything is where it was before."""
-    more = 60 * max(0.0, minutes - 2)
+    seconds = max(LEAST_SECONDS, 60 * minutes - AROUND_SECONDS)
     cluster = start("--limit", f"tombstones_max={TOMBSTONES}")
     looks: list[str] = []
     async with cluster.under_load(rate, timeout=PATIENT_SECONDS) as load:
-        with trio.move_on_after(WARM_SECONDS + 0.2 * more):
+        with trio.move_on_after(WARM * seconds):
             await trouble(cluster)
         await cluster.do("heal", all=True)
         await until(partial(tables_are_full, load), patience=120)
-        before = await taken(cluster)
+        await trio.sleep(2)
+        before = await taken(cluster, load)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trouble, cluster)
             for _ in range(8):
-                await trio.sleep((SHORT_SECONDS + 0.8 * more) / 8)
-                looks.append("/".join(f"{memory / 1e6:.1f}" for memory, _, _ in (await taken(cluster)).values()))
+                await trio.sleep((1 - WARM) * seconds / 8)
+                pids = [seen["pid"] for seen in (await cluster.replicas()).values()]
+                looks.append("/".join(f"{psutil.Process(pid).memory_info().rss / 1e6:.1f}" for pid in pids))
             nursery.cancel_scope.cancel()
         await cluster.do("heal", all=True)
         await trio.sleep(2)
-        after = await taken(cluster)
-    print(f"{len(load.sent)} calls; bytes, descriptors, threads before {before}, after {after}")
+        after = await taken(cluster, load)
+    print(f"{len(load.sent)} calls; bytes, descriptors, threads, tasks before {before}, after {after}")
     print(f"megabytes meanwhile: {', '.join(looks)}")
-    for name, (memory, files, threads) in before.items():
+    for name, (memory, files, threads, tasks) in before.items():
         assert after[name][0] < memory * (1 + GROWTH_MAX) + RINGS_BYTES + SLACK_BYTES, (before, after)
         assert after[name][1] <= files + 2 and after[name][2] <= threads + 1, (before, after)
+        assert after[name][3] <= tasks + TASKS_MORE, (before, after)
     assert cluster.verdict(load).errors == {}

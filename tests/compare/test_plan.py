@@ -138,6 +138,6 @@ def test_help_lists_scenarios_and_policies(capsys: pytest.CaptureFixture[str]) -
     assert all(name in shown for name in (*SCENARIOS, *POLICIES))
 
 
-def test_where_results_go() -> None:
-    options = read_options(["--out", "somewhere", "--json", "-", "--jobs", "3"])
-    assert (options.out, options.json, options.jobs) == (Path("somewhere"), "-", 3)
+def test_where_results_go(tmp_path: Path) -> None:
+    options = read_options(["--out", str(tmp_path / "report"), "--json", "-", "--jobs", "3"])
+    assert (options.out, options.json, options.jobs) == (tmp_path / "report", "-", 3)

@@ -13,6 +13,8 @@ import sys
 import time
 from typing import Any, TypedDict
 
+import trio
+
 from tiedreq.observe.histogram import HistogramView
 from tiedreq.observe.lag import LagView
 from tiedreq.observe.pauses import PausesView
@@ -21,13 +23,17 @@ VERSION = 1
 
 
 class ProcessView(TypedDict):
-    """The process. ``cpu_seconds`` of all its threads since it began; ``rss_bytes`` None where it can't be known."""
+    """The process. ``cpu_seconds`` of all its threads since it began; ``rss_bytes`` None where it can't be known.
+
+    ``tasks`` are those of the Trio loop that was asked, its own among them.
+    """
 
     pid: int
     cpu_seconds: float
     rss_bytes: int | None
     rss_bytes_max: int
     open_files: int | None
+    tasks: int
 
 
 class LinkView(TypedDict):
@@ -181,6 +187,7 @@ def process_view() -> ProcessView:
         rss_bytes=_rss_bytes(),
         rss_bytes_max=largest if sys.platform == "darwin" else largest * 1024,
         open_files=_open_files(),
+        tasks=trio.lowlevel.current_statistics().tasks_living,
     )
 
 
