@@ -27,6 +27,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 VARIABLE = "TIEDREQ_COMPILE"
 LEVEL_VARIABLE, LEVEL_DEFAULT = "TIEDREQ_COMPILE_LEVEL", "2"
 NEEDED = ["mypy>=1.15", "setuptools>=65"]
+TYPES = ["trio", "trio-websocket", "msgpack", "click", "rich", "prometheus-client", "opentelemetry-api", "h11"]
+"""What the compiled modules import, directly or not: mypyc needs their types."""
 GROUP = "tiedreq"
 """One library holds all modules, so that they call each other directly; it is the module ``tiedreq__mypyc``."""
 PURE = ("__init__", "errors")
@@ -110,7 +112,7 @@ class CompileHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What an isolated build installs before it calls ``initialize``."""
-        return list(NEEDED) if self._wanted() else []
+        return NEEDED + TYPES if self._wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is put together, and add what was made."""

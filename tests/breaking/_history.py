@@ -1,7 +1,7 @@
 """The judge of a history: what clients were told, held against what replicas wrote down.
 
-Every call has one outcome and, if it is an answer, the right one; somebody ran it; nobody ran what nobody asked for, nor
-more often than copies were sent there; whatever started has ended, unless its process was killed.
+Every call has one outcome and, if it is an answer, the right one; somebody ran it; nobody ran what nobody asked for,
+nor more often than copies were sent there; whatever started has ended, unless its process was killed.
 """
 
 from __future__ import annotations

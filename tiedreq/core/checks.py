@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from typing import Any
 
 from tiedreq.core.errors import BadOption
+
+Reduced = tuple[Any, tuple[Any, dict[str, Any]]]
 
 
 def check_number(field: str, value: object, low: float, high: float, unit: str = "") -> float:
@@ -31,3 +35,13 @@ def check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise BadOption(f"{field}: {value!r} is not True or False")
     return value
+
+
+def made(kind: Any, values: dict[str, Any]) -> Any:
+    """Options of the dataclass ``kind`` with these values: what a copy or a pickle of some is made with."""
+    return kind(**values)
+
+
+def reduced(options: Any) -> Reduced:
+    """For ``__reduce__`` of a frozen dataclass, which would be filled in by its fields: a compiled one refuses that."""
+    return made, (type(options), {field.name: getattr(options, field.name) for field in fields(options)})

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tiedreq.core.budget import LinkLostBudget, Ticket, WorkBudget
-from tiedreq.core.checks import check_count, check_number
+from tiedreq.core.checks import Reduced, check_count, check_number, reduced
 from tiedreq.core.delay import Choice, Delay, NoDelay, Prospect, assess, choose_delay
 from tiedreq.core.errors import BadOption
 from tiedreq.core.governor import Governor, GovernorState
@@ -62,6 +62,9 @@ class LearningOptions:
     resolution: float = TIME_MIN
     work_guess: float = 0.010
     backups: int = 1
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         for field, low, high, unit in (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tiedreq.core.checks import check_count, check_number
+from tiedreq.core.checks import Reduced, check_count, check_number, reduced
 
 _COUNT_MAX = 100_000_000
 _BYTES_MAX = 2**40
@@ -71,6 +71,9 @@ class ReplicaLimits:
     mesh_full_max: int = 16
     mesh_idle: float = 60.0
 
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
+
     def __post_init__(self) -> None:
         _check_all(self)
 
@@ -97,6 +100,9 @@ class ClientLimits:
     handshake_timeout: float = 5.0
     heartbeat_interval: float = 0.25
     heartbeat_misses_max: int = 4
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         _check_all(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Protocol
 
+from tiedreq.core.checks import Reduced, reduced
 from tiedreq.core.errors import BadOption
 from tiedreq.core.messages import PROTOCOL_MAX, PROTOCOL_MIN
 
@@ -64,6 +65,9 @@ class LinkTiming:
     backoff_first: float = 0.05
     backoff_max: float = 2.0
     useful_after: float = 1.0
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from tiedreq.core.checks import check_count, check_flag, check_number
+from tiedreq.core.checks import Reduced, check_count, check_flag, check_number, reduced
 from tiedreq.core.errors import BadOption
 
 COPIES_MAX = 8
@@ -44,6 +44,9 @@ class Backup:
     min_after: float = 0.001
     since: Literal["start", "send"] = "start"
     max_per_call: int = 2
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         if self.budget is not None:
@@ -105,6 +108,9 @@ class Plain:
 
     observe_only: bool = False
 
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
+
     def __post_init__(self) -> None:
         check_flag("observe_only", self.observe_only)
 
@@ -120,6 +126,9 @@ class Hedged:
     backup: Backup = field(default_factory=lambda: Backup(since="send"))
     cancel_losers: bool = True
     observe_only: bool = False
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         _check_backup(self.backup)
@@ -149,6 +158,9 @@ class Tied:
     yield_: bool = True
     observe_only: bool = False
 
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
+
     def __post_init__(self) -> None:
         check_count("copies", self.copies, 2, COPIES_MAX)
         if self.stagger != "auto":
@@ -169,6 +181,9 @@ class Auto:
 
     backup: Backup = field(default_factory=Backup)
     observe_only: bool = False
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         _check_backup(self.backup)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heappush
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tiedreq.core.checks import check_number
+from tiedreq.core.checks import Reduced, check_number, reduced
 from tiedreq.core.messages import Message, Welcome
 from tiedreq.core.types import Identity
 from tiedreq.units import LatencyLaw, LatencySpec
@@ -41,6 +41,9 @@ class NetworkOptions:
     overtaking: float = 0.0
     overtaking_delay: float = 0.005
     zones: Mapping[str, str] = field(default_factory=dict)
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         for name in ("notice_max", "silence", "reconnect_max", "overtaking_delay"):

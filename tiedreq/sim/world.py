@@ -15,7 +15,7 @@ from random import Random
 from typing import Protocol
 
 from tiedreq.core.call import CallCore
-from tiedreq.core.checks import check_count, check_number
+from tiedreq.core.checks import Reduced, check_count, check_number, reduced
 from tiedreq.core.errors import BadOption
 from tiedreq.core.groups import group_of
 from tiedreq.core.limits import ClientLimits, ReplicaLimits
@@ -69,6 +69,9 @@ class WorldOptions:
     learns: bool = False
     zones: tuple[str, ...] = ()
     zone_blind: bool = False
+
+    def __reduce__(self) -> Reduced:
+        return reduced(self)
 
     def __post_init__(self) -> None:
         check_count("replicas", self.replicas, 1, 1_000)
