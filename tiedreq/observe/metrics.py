@@ -1,8 +1,9 @@
 """Prometheus metrics of a replica and of a client, made from their snapshots when they are asked for.
 
 Nothing is counted twice and nothing costs anything between two scrapes: gauges are read from the queue itself, counters
-from the core's own. Labels are bounded: replicas, states and causes are few by nature, and of methods the
-``METHODS_MAX`` with the most calls have rows of their own, the rest share ``(others)``.
+from the core's own. Labels are bounded: replicas, states and causes are few by nature, and of methods the first
+``METHODS_MAX`` that are called have rows of their own, the rest share ``(others)``. Which these are is decided once, by
+the collector's first look at each: a method that changed rows would make the counters of one of them fall.
 
 This module needs ``prometheus-client``, the extra ``metrics``. A client's metrics also go into a registry of your own::
 
@@ -12,7 +13,7 @@ This module needs ``prometheus-client``, the extra ``metrics``. A client's metri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -57,6 +58,7 @@ class ReplicaCollector(Collector):
 
     def __init__(self, observer: ReplicaObserver) -> None:
         self._observer = observer
+        self._rows = _Rows()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: names are not checked against those of other collectors."""
@@ -116,9 +118,8 @@ class ReplicaCollector(Collector):
         held: list[Row] = [([name], float(size)) for name, size in picture["sizes"].items()]
         yield family.gauge("held", "The length of each collection of the core.", ["what"], held)
 
-    @staticmethod
-    def _methods(family: _Families, methods: dict[str, Any]) -> Iterator[Metric]:
-        groups = _bounded(methods.items(), lambda view: int(view["started"]))
+    def _methods(self, family: _Families, methods: dict[str, Any]) -> Iterator[Metric]:
+        groups = self._rows.groups(methods.items(), lambda view: int(view["started"]))
         rows = {
             (label, end): sum(view[end] for view in views)
             for label, views in groups
@@ -146,6 +147,7 @@ class ClientCollector(Collector):
 
     def __init__(self, observer: ClientObserver) -> None:
         self._observer = observer
+        self._rows = _Rows()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: names are not checked against those of other collectors."""
@@ -185,10 +187,9 @@ class ClientCollector(Collector):
             yield family.gauge(metric, text, ["replica"], rows)
         yield from self._brake(family, picture["learned"][:LESSONS_MAX])
 
-    @staticmethod
-    def _methods(family: _Families, methods: list[ClientMethodView]) -> Iterator[Metric]:
+    def _methods(self, family: _Families, methods: list[ClientMethodView]) -> Iterator[Metric]:
         labels = ["method", "policy"]
-        ranked = _bounded(
+        ranked = self._rows.groups(
             (((view["method"], view["policy"]), view) for view in methods), lambda view: int(view["calls"])
         )
         groups = [([*key] if isinstance(key, tuple) else [key, key], views) for key, views in ranked]
@@ -285,13 +286,24 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _bounded(rows: Iterable[tuple[Any, Any]], weight: Callable[[Any], int]) -> list[tuple[Any, list[Any]]]:
-    """Rows as groups of one, those with the least weight beyond ``METHODS_MAX`` together as ``OTHERS``."""
-    own: list[tuple[Any, list[Any]]] = []
-    rest: list[Any] = []
-    for key, view in sorted(rows, key=lambda row: weight(row[1]), reverse=True):
-        if len(own) < METHODS_MAX and OTHERS not in (key, key[0]):
-            own.append((key, [view]))
-        else:
-            rest.append(view)
-    return [*own, (OTHERS, rest)] if rest else own
+class _Rows:
+    """Which keys have rows of their own: the first ``METHODS_MAX``, for good; all others share ``OTHERS``.
+
+    Of those that are new at one scrape, the ones with the most weight come first. Where there are more keys than rows,
+    one without weight takes none yet: all that it has counted so far is zero, so it may leave ``OTHERS`` later.
+    """
+
+    def __init__(self) -> None:
+        self._own: Final[set[Any]] = set()
+
+    def groups(self, rows: Iterable[tuple[Any, Any]], weight: Callable[[Any], int]) -> list[tuple[Any, list[Any]]]:
+        """The views of each row; those of ``OTHERS`` last, if there are any."""
+        ranked = sorted(rows, key=lambda row: weight(row[1]), reverse=True)
+        few = len({key for key, _ in ranked}) <= METHODS_MAX
+        own: dict[Any, list[Any]] = {}
+        rest: list[Any] = []
+        for key, view in ranked:
+            if len(self._own) < METHODS_MAX and OTHERS not in (key, key[0]) and (few or weight(view)):
+                self._own.add(key)
+            (own.setdefault(key, []) if key in self._own else rest).append(view)
+        return [*own.items(), *([(OTHERS, rest)] if rest else [])]
