@@ -45,7 +45,7 @@ def make_app(feed: Feed, operator: Operator, rules: Rules, nursery: trio.Nursery
     async def live(request: Request) -> Response:
         since = request.query_params.get("since", "0")
         number = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else 0
-        may = rules.may_control(request.client.host if request.client else "")
+        may = rules.may_control(request.client.host if request.client else "", request.headers)
         headers = {"cache-control": "no-store", "x-may-control": quote(hint) or "yes" if may else "no"}
         return Response(feed.live(number), media_type="application/json", headers=headers)
 

@@ -3,8 +3,10 @@
 * ``Host`` must be an address, ``localhost`` or the name that the dashboard was given: a page of another site that has
   its own name point here (DNS rebinding) is refused.
 * Only GET and HEAD, and POST to the control route. That one needs the control token, a ``Content-Type`` of JSON, an
-  ``Origin`` that is the dashboard itself where the browser names one, and a body of at most ``BODY_BYTES_MAX``.
-* From beyond loopback only looking is allowed, unless the dashboard was started with remote control.
+  ``Origin`` that is the dashboard itself where the browser names one, and a body of at most ``BODY_BYTES_MAX``. The
+  origin may be HTTPS: a proxy in front that keeps ``Host`` has it.
+* From beyond loopback only looking is allowed, unless the dashboard was started with remote control. What a proxy says
+  that it has forwarded counts as from beyond, wherever the proxy is; one that says nothing can't be told from a browser.
 * Each answer forbids other sites to frame it, and scripts, styles and data from elsewhere.
 
 The token is compared in constant time and is never part of a URL that reaches this server. Not for the number of
@@ -16,7 +18,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +30,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CONTROL_PATH = "/api/control"
 BODY_BYTES_MAX = 16 * 1024
+FORWARDED = frozenset("forwarded via x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip".split())
+"""Headers by which proxies say that they are one."""
 SECURITY_HEADERS = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"x-content-type-options", b"nosniff"),
@@ -53,9 +57,12 @@ class Rules:
         name = _without_port(host)
         return name in ("localhost", self.host.lower()) or _address(name) is not None
 
-    def may_control(self, client: str) -> bool:
-        """Whether who calls from this address may use the controls, with the token."""
-        return self.remote_control or is_loopback(client)
+    def may_control(self, client: str, headers: Mapping[str, str]) -> bool:
+        """Whether who calls from this address, with these headers, may use the controls, with the token.
+
+        ``headers``: by name in lower case.
+        """
+        return self.remote_control or (is_loopback(client) and FORWARDED.isdisjoint(headers))
 
     def right_token(self, authorization: str) -> bool:
         """Whether an ``Authorization`` header holds the token."""
@@ -95,11 +102,11 @@ class Guard:
         if scope["method"] != "POST" or scope["path"] != CONTROL_PATH:
             return 405, "only GET, and POST to the control route"
         origin = headers.get("origin")
-        if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
+        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return 403, "the request comes from another site"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "the request comes from another site"
-        if not self._rules.may_control(scope["client"][0] if scope.get("client") else ""):
+        if not self._rules.may_control(scope["client"][0] if scope.get("client") else "", headers):
             return 403, "from here the dashboard is read-only"
         if not self._rules.right_token(headers.get("authorization", "")):
             return 401, "the control token is missing or wrong"

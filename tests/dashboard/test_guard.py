@@ -87,6 +87,7 @@ async def test_what_is_right_passes() -> None:
     assert "default-src 'self'" in headers["content-security-policy"]
     assert headers["x-frame-options"] == "DENY" and headers["x-content-type-options"] == "nosniff"
     assert (await ask(origin=None, sec_fetch_site=None))[0] == 200, "a program names no origin"
+    assert (await ask(origin="https://127.0.0.1:8000"))[0] == 200, "a proxy in front has TLS, and keeps the host"
 
 
 REFUSED: list[tuple[dict[str, Any], int]] = [
@@ -96,7 +97,14 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
     ({"host": ""}, 421),
     ({"origin": "http://evil.example"}, 403),
     ({"origin": "null"}, 403),
-    ({"origin": "https://127.0.0.1:8000"}, 403),
+    ({"origin": "https://evil.example"}, 403),
+    ({"origin": "https://127.0.0.1"}, 403),
+    ({"origin": "ftp://127.0.0.1:8000"}, 403),
+    ({"x-forwarded-for": "192.0.2.7"}, 403),
+    ({"x-forwarded-proto": "https", "origin": "https://127.0.0.1:8000"}, 403),
+    ({"forwarded": "for=192.0.2.7"}, 403),
+    ({"via": "1.1 proxy"}, 403),
+    ({"x-real-ip": "127.0.0.1"}, 403),
     ({"origin": "http://127.0.0.1:8001"}, 403),
     ({"origin": None, "sec-fetch-site": "cross-site"}, 403),
     ({"origin": None, "sec-fetch-site": "same-site"}, 403),
@@ -147,6 +155,17 @@ async def test_remote_control_when_it_was_asked_for() -> None:
     rules = Rules(TOKEN, "0.0.0.0", remote_control=True)
     assert (await ask(client="192.0.2.7", rules=rules))[0] == 200
     assert (await ask(client="192.0.2.7", rules=rules, authorization=None))[0] == 401
+
+
+async def test_through_a_proxy_that_says_so() -> None:
+    """Its own address is loopback; looking is allowed, control when it was asked for."""
+    through: dict[str, Any] = {"x_forwarded_for": "192.0.2.7", "host": "192.0.2.1", "origin": "https://192.0.2.1"}
+    assert (await ask(**through))[0] == 403
+    assert (await ask("GET", "/", {"host": "192.0.2.1", "x-forwarded-for": "192.0.2.7"}))[0] == 200
+    rules = Rules(TOKEN, "127.0.0.1", remote_control=True)
+    assert (await ask(rules=rules, **through))[0] == 200
+    assert (await ask(rules=rules, **{**through, "authorization": None}))[0] == 401
+    assert (await ask(rules=rules, **{**through, "host": "proxy.example", "origin": "https://proxy.example"}))[0] == 421
 
 
 async def test_a_body_longer_than_it_said_is_cut_off() -> None:

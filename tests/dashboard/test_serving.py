@@ -122,6 +122,7 @@ async def test_data_and_controls(tmp_path: Path) -> None:
         status, head, body = await page.get("/api/live?since=0")
         assert status == 200 and "cache-control: no-store" in head and "x-may-control: yes" in head
         assert json.loads(body)["now"]["title"] == "a test"
+        assert "x-may-control: no" in (await page.get("/api/live", x_forwarded_for="192.0.2.7"))[1]
         for query in ("?since=-1", "?since=x", "?since=" + "9" * 40, ""):
             assert len(json.loads((await page.get(f"/api/live{query}"))[2])["points"]) == 1
         status, answer = await page.control({"do": "latency", "spec": "4ms"})
