@@ -7,6 +7,7 @@ and nothing for a viewer. What an answer costs does not depend on how many look.
 from __future__ import annotations
 
 import json
+import secrets
 from collections import deque
 from typing import Any
 
@@ -23,7 +24,7 @@ from cluster.supervisor import Cluster
 TICK_SECONDS = 1.0
 POINTS_MAX = 300
 POINTS_TOTAL_MAX = 20_000
-"""Points times replicas."""
+"""Points times replicas, each point with those that there were."""
 RACES_MAX = 24
 RACES_EVERY = 2
 """Ticks between two looks at races: one holds up the client of the traffic for some milliseconds."""
@@ -43,8 +44,9 @@ class Feed:
         self._title = title
         self._slots = slots
         self._windows = {keeper.name: Window() for keeper in cluster.keepers}
-        kept = max(30, min(POINTS_MAX, POINTS_TOTAL_MAX // len(cluster.keepers)))
-        self._points: deque[tuple[int, bytes]] = deque(maxlen=kept)
+        self._launch = secrets.token_hex(8)
+        self._points: deque[tuple[int, int, bytes]] = deque()
+        self._points_total = 0
         self._races: deque[dict[str, Any]] = deque(maxlen=RACES_MAX)
         self._shown: set[str] = set()
         self._sequence = 0
@@ -65,14 +67,18 @@ class Feed:
     def live(self, since: int) -> bytes:
         """The picture and the points after number ``since``, as JSON; numbers grow, from 1 on."""
         self._watched_at = trio.current_time()
-        points = b",".join(point for number, point in self._points if number > since)
+        points = b",".join(point for number, _, point in self._points if number > since)
         return b'{"now":%s,"points":[%s]}' % (self._now, points)
 
     def tick(self) -> None:
         """Look at the cluster and make a picture and a point."""
         self._sequence += 1
         now = self.refresh()
-        self._points.append((self._sequence, _encode(self._point(now))))
+        replicas = len(now["replicas"])
+        self._points.append((self._sequence, replicas, _encode(self._point(now))))
+        self._points_total += replicas
+        while len(self._points) > POINTS_MAX or self._points_total > POINTS_TOTAL_MAX:
+            self._points_total -= self._points.popleft()[1]
 
     def refresh(self) -> dict[str, Any]:
         """Make a picture, out of turn where something was just changed."""
@@ -83,6 +89,7 @@ class Feed:
         self._take_races()
         methods = method_views(self._windows.values(), self._driver)
         now = {
+            "launch": self._launch,
             "sequence": self._sequence,
             "title": self._title,
             "uptime": trio.current_time() - self._began,
@@ -165,8 +172,8 @@ class Feed:
         return {
             "n": self._sequence,
             "t": round(now["uptime"], 2),
-            "r": [
-                [
+            "r": {
+                replica["name"]: [
                     replica["queue"],
                     replica["running"],
                     _round(replica["service_ms"]),
@@ -174,7 +181,7 @@ class Feed:
                     _round(_mean([link["notice_ms"] for link in replica["links"]])),
                 ]
                 for replica in now["replicas"]
-            ],
+            },
             "c": {
                 "p50": _round(curve.get(50.0)),
                 "p99": _round(curve.get(99.0)),

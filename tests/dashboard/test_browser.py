@@ -85,6 +85,30 @@ def state(replica: str) -> str:
     return f"""document.querySelector('[aria-label="Replica {replica}"] .pill').textContent"""
 
 
+FOLLOWED = """(() => {
+  const wanted = %s;
+  const all = (found) => JSON.stringify([...found]);
+  const labels = (chart) => [...document.querySelectorAll(`#chart-${chart} .u-series .u-label`)].slice(1).map((one) => one.textContent);
+  const peers = (card) => [...card.querySelectorAll('.links li')].map((link) => link.textContent.split(' ')[0]).sort();
+  const options = (name) => [...document.querySelectorAll(`#form-partition [name=${name}] option`)].map((option) => option.textContent);
+  const cards = [...document.querySelectorAll('.card')];
+  const seen = {
+    cards: cards.map((card) => card.querySelector('h3').textContent),
+    from: options('from'), to: options('to').slice(1),
+    queue: labels('queue'), notice: labels('notice'),
+  };
+  return Object.values(seen).every((names) => all(names) === all(wanted))
+    && document.getElementById('title').textContent.endsWith(` ${wanted.length} replicas`)
+    && cards.every((card, index) => all(peers(card)) === all(wanted.filter((name) => name !== wanted[index])))
+    && cards.every((card) => card.querySelector('.pill').textContent === 'up');
+})()"""
+"""Whether cards, links, charts and lists are those of these replicas."""
+
+
+def followed(page: Page, replicas: int) -> None:
+    page.wait(FOLLOWED % json.dumps([f"r{number}" for number in range(replicas)]))
+
+
 def picture(page: Page, tmp_path: Path, name: str) -> None:
     page.screenshot(Path(os.environ.get("TIEDREQ_SCREENSHOTS", tmp_path)) / f"{name}.png")
 
@@ -205,3 +229,60 @@ def test_the_steps_of_the_show(up: Callable[..., Up], page: Page) -> None:
     page.run("document.querySelector('#steps [data-policy=\"\"]').click()")
     page.wait("document.getElementById('step-said').textContent === 'no traffic is driven'")
     assert launcher.stop() == 0
+
+
+def test_the_page_follows_a_cluster_that_grows_and_shrinks(up: Callable[..., Up], page: Page, tmp_path: Path) -> None:
+    launcher = up("--replicas", "4", "--slots", "2", "--json")
+    launcher.event("ready")
+    page.open(ctl(launcher, "dashboard").strip())
+    followed(page, 4)
+    page.run("document.querySelector('[aria-label=\"Restart r1\"]').focus()")
+    card = """document.querySelector('[aria-label="Replica r2"]')"""
+    page.run(f"{card}.dataset.seen = 'yes'")
+    ctl(launcher, "scale", "6")
+    followed(page, 6)
+    assert page.run(f"{card}.dataset.seen") == "yes", "who stays keeps the card"
+    assert page.run("document.activeElement.getAttribute('aria-label')") == "Restart r1", "and the focus"
+    choices = "document.querySelector('#form-partition').elements"
+    assert page.run(f"[{choices}.from.value, {choices}.to.value]") == ["r0", "*"]
+    fill(page, "partition", **{"from": "r1", "to": "r5"})
+    said(page, "r1 is cut off from r5")
+    page.run("document.getElementById('heal').click()")
+    said(page, "all replicas reach each other again")
+    picture(page, tmp_path, "six")
+
+    ctl(launcher, "scale", "3")
+    followed(page, 3)
+    assert page.run("[...document.querySelectorAll('.card [data-verb]')].every((one) => !/r[345]/.test(one.ariaLabel))")
+    assert page.run(f"[{choices}.from.value, {choices}.to.value]") == ["r1", ""], (
+        "nobody else is chosen for one that left"
+    )
+    page.run("document.querySelector('#form-partition button[type=submit]').click()")
+    assert page.run("document.querySelector('#form-partition').checkValidity()") is False
+    fill(page, "partition", **{"from": "r2", "to": "*"})
+    said(page, "r2 is cut off from r0, r1")
+    page.run("document.getElementById('heal').click()")
+    picture(page, tmp_path, "three")
+    assert not page.errors
+    assert launcher.stop() == 0
+
+
+def test_the_page_follows_a_launcher_that_comes_back(up: Callable[..., Up], page: Page) -> None:
+    """At the same port and with other replicas; nothing of the former one is left."""
+    first = up("--replicas", "3", "--json")
+    url = first.event("ready")["dashboard"]
+    page.open(ctl(first, "dashboard").strip())
+    followed(page, 3)
+    assert first.stop() == 0
+    page.wait("document.getElementById('link').textContent === 'the launcher does not answer'")
+    second = up("--replicas", "2", "--json", "--dashboard-port", url.rstrip("/").rpartition(":")[2])
+    assert second.event("ready")["dashboard"] == url
+    followed(page, 2)
+    page.wait("document.getElementById('link').textContent === 'live'")
+    press(page, "r1", "pause")
+    said(page, "the control token is missing or wrong")
+    assert page.run("document.getElementById('panel').disabled") is True, "the token was that of the former one"
+    page.open(ctl(second, "dashboard").strip())
+    press(page, "r1", "pause")
+    page.wait(f"{state('r1')} === 'paused'")
+    assert second.stop() == 0

@@ -11,7 +11,7 @@ import trio
 
 from cluster.config import UpConfig
 from cluster.control import Operator
-from cluster.dashboard.feed import POINTS_MAX, Feed
+from cluster.dashboard.feed import POINTS_MAX, POINTS_TOTAL_MAX, Feed
 from cluster.dashboard.methods import method_views
 from cluster.dashboard.window import WINDOW_SECONDS, Window
 from cluster.demo_state import DemoState
@@ -72,10 +72,13 @@ async def test_a_restart_and_the_end_of_the_window(autojump_clock: trio.testing.
     assert WINDOW_SECONDS <= window.seconds <= WINDOW_SECONDS + 1
 
 
+def cluster_of(folder: Path, replicas: int) -> Cluster:
+    return Cluster(UpConfig(replicas=replicas), StateDirectory(folder), Output(), LocalEngine(), lambda name: {})
+
+
 def feed(folder: Path, replicas: int = 2) -> Feed:
-    config = UpConfig(replicas=replicas)
-    cluster = Cluster(config, StateDirectory(folder), Output(), LocalEngine(), lambda name: {})
-    return Feed(cluster, Operator(cluster, DemoState(config, folder), None), None, title="a test", slots=8)
+    cluster, demo = cluster_of(folder, replicas), DemoState(UpConfig(replicas=replicas), folder)
+    return Feed(cluster, Operator(cluster, demo, None), None, title="a test", slots=8)
 
 
 async def test_without_any_sample(tmp_path: Path) -> None:
@@ -88,7 +91,7 @@ async def test_without_any_sample(tmp_path: Path) -> None:
         {
             "n": 1,
             "t": 0.0,
-            "r": [[None] * 5] * 2,
+            "r": {"r0": [None] * 5, "r1": [None] * 5},
             "c": {"p50": None, "p99": None, "p999": None, "duplicates": None, "wasted": None},
         }
     ]
@@ -115,6 +118,31 @@ async def test_many_replicas_have_a_shorter_history(tmp_path: Path) -> None:
     found = made.live(0)
     assert len(json.loads(found)["points"]) == 80
     assert len(found) < 2_000_000
+
+
+async def test_the_history_is_bounded_while_replicas_come_and_go(tmp_path: Path) -> None:
+    """The bound is of values, each point with the replicas that there were; a point tells which they were."""
+    few, many = (cluster_of(tmp_path, count).keepers for count in (4, 256))
+    made = feed(tmp_path, replicas=4)
+    for keepers, ticks in ((few, 350), (many, 90), (few, 350)):
+        made._cluster.keepers = keepers
+        for _ in range(ticks):
+            made.tick()
+            points = json.loads(made.live(0))["points"] if made._sequence % 10 == 0 else []
+            assert sum(len(point["r"]) for point in points) <= POINTS_TOTAL_MAX and len(points) <= POINTS_MAX
+        points = json.loads(made.live(0))["points"]
+        assert list(points[-1]["r"]) == [keeper.name for keeper in keepers]
+        assert len(points) == (POINTS_MAX if keepers is few else POINTS_TOTAL_MAX // 256)
+        numbers = [point["n"] for point in points]
+        assert numbers == list(range(numbers[0], made._sequence + 1)), "the newest are kept"
+
+
+async def test_each_launch_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """By it a page sees that another launcher has come at the same address, however far that one has counted."""
+    one, other = feed(tmp_path), feed(tmp_path)
+    first = json.loads(one.live(0))["now"]["launch"]
+    one.tick()
+    assert json.loads(one.live(0))["now"]["launch"] == first != json.loads(other.live(0))["now"]["launch"]
 
 
 def test_recent_calls_are_bounded_and_exact() -> None:

@@ -140,7 +140,7 @@ export function drawCharts(charts, now, kept) {
   charts.waste.draw([line("duplicates", 1), line("wasted work", 3)], [xs, of("duplicates", 100), of("wasted", 100)]);
   ["queue", "running", "service", "lag", "notice"].forEach((name, place) => {
     const series = names.map((replica, index) => line(replica, index, index < 8 ? {} : { dash: [6, 4] }));
-    charts[name].draw(series, [xs, ...names.map((_, index) => history.map((point) => (point.r[index] ? point.r[index][place] : null)))]);
+    charts[name].draw(series, [xs, ...names.map((replica) => history.map((point) => (point.r[replica] ? point.r[replica][place] : null)))]);
   });
   const lines = [...curves.live.map(([label, curve], index) => [line(label, index, { width: 2.4, points: true }), curve]),
     ...curves.kept.map(([label, curve], index) => [line(label, index + 4, { dash: [6, 4] }), curve])];

@@ -6,6 +6,7 @@ const KEY = "tiedreq-control-token";
 const SHOW = "lognormal(median=100ms,sigma=0.25)";
 const SHOW_SECONDS = 0.1032; // its mean
 const SHOW_LOAD = 0.7;
+const ALL = "*"; // no name of a replica
 
 /** The token comes in the fragment of the address, which no server sees, and is kept for this tab alone. */
 function takeToken() {
@@ -24,7 +25,6 @@ export class Controls {
     this.hint = "python -m cluster.ctl dashboard";
     this.ready = false;
     this.now = null;
-    this.filled = false;
     this.changed = () => {};
     this.panel = document.getElementById("panel");
     this.said = document.getElementById("said");
@@ -34,9 +34,13 @@ export class Controls {
     this.on("traffic", (form) => ({ do: "traffic", rate: Number(form.rate.value), policy: form.policy.value, work: form.work.value === "true" }));
     this.on("work", (form) => ({ do: "work", service: form.service.value, pause: form.pause.value || "none" }));
     this.on("latency", (form) => ({ do: "latency", spec: form.spec.value }));
-    this.on("partition", (form) => ({ do: "partition", from: form.from.value, to: form.to.value || null, one_way: form.one_way.checked }));
+    this.on("partition", (form) => ({ do: "partition", from: form.from.value, to: form.to.value === ALL ? null : form.to.value, one_way: form.one_way.checked }));
     document.getElementById("heal").addEventListener("click", () => this.ask({ do: "heal" }));
     for (const button of document.querySelectorAll("#steps button")) button.addEventListener("click", () => this.step(button.dataset.policy));
+    addEventListener("hashchange", () => { // the address with a token, opened where the page is already
+      this.token = takeToken();
+      this.lock();
+    });
     for (const form of Object.values(this.forms)) form.addEventListener("input", () => (form.dataset.touched = "yes"));
   }
 
@@ -116,7 +120,7 @@ export class Controls {
     this.now = now;
     this.ready = true;
     this.remote = !mayControl;
-    if (!this.filled) this.fill(now);
+    this.fill(now);
     document.getElementById("show").hidden = !now.traffic;
     this.forms.traffic.hidden = !now.traffic;
     this.forms.work.hidden = !now.work;
@@ -128,12 +132,19 @@ export class Controls {
     this.lock();
   }
 
+  /** The lists to choose from. Where what was chosen has gone nothing is, so that nobody cuts off another one unawares. */
   fill(now) {
-    this.filled = true;
-    this.forms.traffic.elements.policy.append(...now.policies.map((name) => element("option", { value: name }, name)));
-    const names = now.replicas.map((replica) => element("option", { value: replica.name }, replica.name));
-    this.forms.partition.elements.from.append(...names);
-    this.forms.partition.elements.to.append(element("option", { value: "" }, "all others"), ...names.map((option) => option.cloneNode(true)));
+    const offer = (list, choices) => {
+      if (list.options.length === choices.length && choices.every(([value], index) => list.options[index].value === value)) return;
+      const chosen = list.options.length ? list.value : choices[0][0];
+      list.replaceChildren(...choices.map(([value, text]) => element("option", { value }, text)));
+      list.value = chosen;
+    };
+    const named = (names) => names.map((name) => [name, name]);
+    const replicas = named(now.replicas.map((replica) => replica.name));
+    offer(this.forms.traffic.elements.policy, named(now.policies));
+    offer(this.forms.partition.elements.from, replicas);
+    offer(this.forms.partition.elements.to, [[ALL, "all others"], ...replicas]);
   }
 
   /** Show what is, except in a form that somebody is filling in. */

@@ -13,6 +13,7 @@ const races = new Races();
 const charts = makeCharts();
 const link = document.getElementById("link");
 let since = 0;
+let launch = null; // of which launcher the points are
 const kept = new Map(); // the last latency curve of each policy that was driven: [label, curve]
 let driven = "";
 
@@ -82,10 +83,6 @@ function showMethods(methods) {
 
 function show(answer, mayControl, hint) {
   const now = answer.now;
-  if (now.sequence < since) {
-    forget();
-    kept.clear();
-  }
   since = now.sequence;
   addPoints(answer.points);
   setText(document.getElementById("title"), `${now.title} · ${now.replicas.length} replicas`);
@@ -103,11 +100,26 @@ function tell(text, tone) {
   link.className = `pill ${tone}`;
 }
 
+/** Another launcher has come at this address: what is known is not of it. */
+function startOver(now) {
+  launch = now.launch;
+  since = 0;
+  driven = "";
+  kept.clear();
+  forget();
+}
+
 async function look() {
   const response = await fetch(`/api/live?since=${since}`, { signal: AbortSignal.timeout(PATIENCE), cache: "no-store" });
   if (!response.ok) throw new Error(String(response.status));
   const may = response.headers.get("x-may-control") || "no";
-  show(await response.json(), may !== "no", may === "yes" ? "" : decodeURIComponent(may));
+  const answer = await response.json();
+  if (answer.now.launch !== launch) {
+    const asked = since;
+    startOver(answer.now);
+    if (asked) return look();
+  }
+  show(answer, may !== "no", may === "yes" ? "" : decodeURIComponent(may));
 }
 
 /** After something was changed the next look does not wait. */

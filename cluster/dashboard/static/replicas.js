@@ -1,4 +1,4 @@
-// A card for each replica, made once and then kept up to date, so that the focus stays where it is.
+// A card for each replica while it is there, made once and then kept up to date, so that the focus stays where it is.
 
 import { element, ms, NOTHING, number, percent, setText } from "./format.js";
 
@@ -13,7 +13,7 @@ export class Cards {
     this.cards = new Map();
   }
 
-  make(replica, index) {
+  make(replica) {
     const name = replica.name;
     const act = (label, verb, more = {}) => element("button", { type: "button", "data-verb": verb, "aria-label": `${label} ${name}`, onclick: () => this.controls.ask({ do: verb, replica: name, ...more }) }, label);
     const parts = Object.fromEntries(FIELDS.map(([key]) => [key, element("dd", {}, NOTHING)]));
@@ -28,15 +28,24 @@ export class Cards {
       element("header", {}, element("h3", {}, name), pill, element("span", { class: "quiet pid" })),
       element("dl", {}, ...FIELDS.flatMap(([key, label]) => [element("dt", {}, label), parts[key]])),
       element("div", { class: "bar" }, fill), links, actions);
-    card.style.setProperty("--series", `var(--c${index % 8})`);
-    this.place.append(card);
-    const made = { parts, pill, fill, links, factor, pause, resume, actions, pid: card.querySelector(".pid") };
+    const made = { card, parts, pill, fill, links, factor, pause, resume, actions, pid: card.querySelector(".pid") };
     this.cards.set(name, made);
     return made;
   }
 
   update(replicas, faults) {
-    replicas.forEach((replica, index) => this.fill(this.cards.get(replica.name) || this.make(replica, index), replica, faults));
+    const names = new Set(replicas.map((replica) => replica.name));
+    for (const [name, { card }] of this.cards) {
+      if (names.has(name)) continue;
+      card.remove();
+      this.cards.delete(name);
+    }
+    replicas.forEach((replica, index) => {
+      const made = this.cards.get(replica.name) || this.make(replica);
+      made.card.style.setProperty("--series", `var(--c${index % 8})`);
+      if (this.place.children[index] !== made.card) this.place.insertBefore(made.card, this.place.children[index] || null);
+      this.fill(made, replica, faults);
+    });
   }
 
   fill(card, replica, faults) {
