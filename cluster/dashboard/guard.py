@@ -6,7 +6,7 @@
   ``Origin`` that is the dashboard itself where the browser names one, and a body of at most ``BODY_BYTES_MAX``. The
   origin may be HTTPS: a proxy in front that keeps ``Host`` has it.
 * From beyond loopback only looking is allowed, unless the dashboard was started with remote control. What a proxy says
-  that it has forwarded counts as from beyond, wherever the proxy is; one that says nothing can't be told from a browser.
+  that it has forwarded counts as from beyond, wherever the proxy is; one that says nothing is not noticed.
 * Each answer forbids other sites to frame it, and scripts, styles and data from elsewhere.
 
 The token is compared in constant time and is never part of a URL that reaches this server. Not for the number of

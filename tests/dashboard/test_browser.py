@@ -88,9 +88,10 @@ def state(replica: str) -> str:
 FOLLOWED = """(() => {
   const wanted = %s;
   const all = (found) => JSON.stringify([...found]);
-  const labels = (chart) => [...document.querySelectorAll(`#chart-${chart} .u-series .u-label`)].slice(1).map((one) => one.textContent);
+  const texts = (query) => [...document.querySelectorAll(query)].map((one) => one.textContent);
+  const labels = (chart) => texts(`#chart-${chart} .u-series .u-label`).slice(1);
   const peers = (card) => [...card.querySelectorAll('.links li')].map((link) => link.textContent.split(' ')[0]).sort();
-  const options = (name) => [...document.querySelectorAll(`#form-partition [name=${name}] option`)].map((option) => option.textContent);
+  const options = (name) => texts(`#form-partition [name=${name}] option`);
   const cards = [...document.querySelectorAll('.card')];
   const seen = {
     cards: cards.map((card) => card.querySelector('h3').textContent),

@@ -1,4 +1,4 @@
-"""Counters never fall, whichever methods have rows of their own: a page that is read again and again while calls go on."""
+"""Counters never fall, whichever methods have rows of their own: pages are read again and again while calls go on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_method_that_overtakes_another_stays_where_it_is(
 
 
 async def test_rows_are_for_those_that_are_called(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a service has more methods than rows, those that nobody calls take none; the first ones called keep theirs."""
+    """Where there are more methods than rows, those that nobody calls take none; the first ones called keep theirs."""
     monkeypatch.setattr(metrics, "METHODS_MAX", 3)
     names = [f"m{number}" for number in range(8)]
     cluster = LocalCluster(service_of(*names), replicas=1)
