@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from tiedreq.errors import RemoteFailure
 from tiedreq.net.client import Client
 from tiedreq.proxy.front import Front, FrontOptions
 from tiedreq.proxy.listener import HttpListener
-from tiedreq.proxy.messages import ONCE, TIED, Ask
+from tiedreq.proxy.messages import ONCE, TIED
 from tiedreq.proxy.rules import Rules
 from tiedreq.proxy.upstream import HttpClient, Unreachable
 from tiedreq.proxy.worker import Worker
@@ -65,8 +65,9 @@ class Site:
     def _handler(self, repeat: bool) -> Any:
         async def handle(ctx: Context, args: Any) -> AsyncIterator[Any]:
             self.seen.append(f"{ctx.kind} at {ctx.replica}")
-            async for item in self.workers[ctx.replica].run(repeat, ctx, args):
-                yield item
+            async with aclosing(self.workers[ctx.replica].run(repeat, ctx, args)) as items:
+                async for item in items:
+                    yield item
 
         return handle
 
@@ -387,6 +388,25 @@ async def test_no_answer_in_time(autojump_clock) -> None:
         assert made.open == 0
 
 
+@pytest.mark.parametrize("parts", [0, 40])
+async def test_a_client_that_does_not_read_its_answer(autojump_clock, parts: int) -> None:
+    async def plenty(replica: str, number: int, plug: Plug) -> None:
+        await read_request(plug)
+        await plug.send(answer(b"x" * 65536 * parts))
+
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    async with site(plenty, FrontOptions(policy=Plain(), timeout=1.0, stall=3.0)) as made:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.listener.serve, theirs, "192.0.2.2")
+            await ours.send_all(GET)
+            await trio.sleep(2.5)
+            assert made.listener.connections == 2
+            await trio.sleep(0.7)
+            assert made.listener.connections == 1, "the connection ends, and with it all that waits"
+            assert not parts or made.open == 0
+        assert (await exchange(made.plug, b"OPTIONS * HTTP/1.1\r\nMax-Forwards: 0\r\nHost: a\r\n\r\n"))[0] == 200
+
+
 async def test_no_replica_is_ready(autojump_clock) -> None:
     async with site(simple) as made:
         made.front.client = None
@@ -415,6 +435,7 @@ async def test_what_is_refused_reaches_no_upstream(autojump_clock, request_: byt
     [
         (b"/ HTTP/1.1\r\nX: y", (b"x", b"y")),
         (b"/", (b"x", b"y\r\nX-Admin: yes")),
+        (b"/", (b"x", b"y\r\nX-Admin\nyes")),
         (b"/", (b"Content-Length", b"5")),
         (b"/", (b"transfer-encoding", b"chunked")),
     ],
@@ -423,11 +444,11 @@ async def test_what_is_no_request_of_a_front_reaches_no_upstream(
     autojump_clock, caplog, target: bytes, field: tuple[bytes, bytes]
 ) -> None:
     """Who knows the secret of the cluster may be a front of somebody else's making."""
-    ask = Ask(b"POST", target, [(b"host", b"a"), field], b"0\r\n\r\nGET /b HTTP/1.1\r\nhost: a\r\n\r\n")
+    ask = [b"POST", target, b"\n".join((b"host", b"a", *field)), b"0\r\n\r\nGET /b HTTP/1.1\r\nhost: a\r\n\r\n"]
     async with site(simple) as made:
         for method in (TIED, ONCE):
             with pytest.raises(RemoteFailure) as caught:
-                async with made.client.stream(method, ask.pack(), policy=Plain(), timeout=10.0):
+                async with made.client.stream(method, ask, policy=Plain(), timeout=10.0):
                     pass
             assert caught.value.code == "bad_request"
         assert not any(upstream.dialed for upstream in made.upstreams.values())

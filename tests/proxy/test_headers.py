@@ -206,10 +206,19 @@ def test_messages_come_back_as_they_were() -> None:
     head = Head(404, [(b"x", b"")], b"part", True)
     assert Head.unpack(head.pack()) == head
     assert unpack_part(pack_trailers([(b"x", b"1")])) == [(b"x", b"1")] and unpack_part(b"") == b""
+    for headers in ([], [(b"", b"")], [(b"a", b""), (b"", b"b")]):
+        assert Head.unpack(Head(200, headers).pack()).headers == headers
+
+
+@pytest.mark.parametrize("field", [(b"a\nb", b"c"), (b"a", b"b\n"), (b"a", b"b\nc\nd")])
+def test_a_line_break_within_a_header_is_not_sent(field: tuple[bytes, bytes]) -> None:
+    with pytest.raises(BadMessage):
+        Ask(b"GET", b"/", [(b"host", b"a"), field]).pack()
 
 
 @pytest.mark.parametrize(
-    "value", [None, {}, [b"GET", b"/"], [b"GET", "/", [], b""], [b"GET", b"/", [b"a"], b""], [b"", b"", [1, 2], b""]]
+    "value",
+    [None, {}, [b"GET", b"/"], [b"GET", "/", b"", b""], [b"GET", b"/", b"a", b""], [b"", b"", [b"a", b"b"], b""]],
 )
 def test_what_is_no_request(value: object) -> None:
     with pytest.raises(BadMessage):
@@ -217,10 +226,10 @@ def test_what_is_no_request(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, [199, [], b"", True], [200, [], b""], [200, [], b"", 1], [200, [1, 2], b"", True]]
+    "value", [None, [199, b"", b"", True], [200, b"", b""], [200, b"", b"", 1], [200, [b"a", b"b"], b"", True]]
 )
 def test_what_is_no_head(value: object) -> None:
     with pytest.raises(BadMessage):
         Head.unpack(value)
     with pytest.raises(BadMessage):
-        unpack_part([[b"odd"]])
+        unpack_part([b"odd"])

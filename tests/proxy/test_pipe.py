@@ -112,6 +112,29 @@ async def test_nothing_is_written_once_cancelled() -> None:
         assert await far.receive_some() == b"next"
 
 
+async def test_what_finds_no_room_at_once_follows(nursery: trio.Nursery) -> None:
+    async with both_ends() as (pipe, far):
+        assert pipe.write_now(b"all") and await far.receive_some() == b"all"
+        assert not pipe.write_now(MUCH)
+        nursery.start_soon(pipe.send_rest, MUCH)
+        await wait_all_tasks_blocked()
+        assert not pipe.write_now(b"busy")
+        with pytest.raises(trio.BusyResourceError):
+            await pipe.send_rest(b"busy")
+        assert await all_of(far, len(MUCH)) == MUCH
+        in_a_row = 0
+        while pipe.write_now(b"."):
+            in_a_row += 1
+        assert 0 < in_a_row < WRITES_IN_A_ROW, "others have their turn"
+        await pipe.send_rest(b"!")
+        assert await all_of(far, in_a_row + 1) == b"." * in_a_row + b"!" and pipe.write_now(b"more")
+        await far.aclose()
+        with pytest.raises(trio.BrokenResourceError):
+            for _ in range(3):
+                await trio.sleep(0.01)
+                pipe.write_now(b"more")
+
+
 async def test_who_writes_all_the_time_lets_others_run(nursery: trio.Nursery) -> None:
     passes = 0
 
@@ -134,7 +157,8 @@ async def test_who_writes_all_the_time_lets_others_run(nursery: trio.Nursery) ->
 async def test_a_stream_without_a_socket() -> None:
     near, far = memory_stream_pair()
     pipe = Pipe(near)
-    await pipe.send(b"question")
+    assert not pipe.write_now(b"question")
+    await pipe.send_rest(b"question")
     assert await far.receive_some() == b"question"
     await far.send_all(b"answer")
     assert await pipe.receive() == b"answer"

@@ -142,7 +142,8 @@ async def test_requests_are_tied_and_what_has_a_long_body_passes_once() -> None:
         chunked = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n%b\r\n0\r\n\r\n" % body
         status, _, told = await exchange(plug, chunked)
         assert status == 200 and told.endswith(b" POST 200000 None")
-        assert sum(len(app.requests) for app in apps) == 2
+        once = [line for app in apps for line in app.requests if not line.startswith("GET ")]
+        assert len(once) == 2, "a second copy of a GET may come late"
         await until(lambda: not any(len(sidecar.desk) for sidecar in sidecars))
         await until(lambda: not any(sidecar.upstream.open for sidecar in sidecars))
 

@@ -48,6 +48,20 @@ async def test_the_three_ways_to_open_one(autojump_clock: MockClock) -> None:
         await assert_idle(cluster, client)
 
 
+async def test_one_that_is_entered_and_closed_without_a_block(autojump_clock: MockClock) -> None:
+    cluster = LocalCluster(stream_service(), replicas=2)
+    async with cluster as client:
+        for script, first in ((THREE, "a"), ([], None)):
+            stream = client.stream("play", script)
+            await stream.enter()
+            assert stream.told() == (stream.replica, stream.queue_wait, stream.service_time)
+            assert (stream.replica is None) is (first is None) and await anext(stream, None) == first
+            with pytest.raises(tiedreq.UsageError):
+                await stream.enter()
+            stream.close()
+        await assert_idle(cluster, client)
+
+
 async def test_values_of_every_kind(autojump_clock: MockClock) -> None:
     values = [0, False, {"a": [1, 2.5]}, "text", b"bytes", [], None, "", 2**60]
     cluster = LocalCluster(stream_service(), replicas=1)

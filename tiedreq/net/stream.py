@@ -52,6 +52,11 @@ class Stream:
         return f"<Stream {self.call_id} {state}, {self.items} items>"
 
     async def __aenter__(self) -> Stream:
+        await self.enter()
+        return self
+
+    async def enter(self) -> None:
+        """As entering the block, for who calls ``close`` in place of leaving it, which is a pass of the scheduler."""
         if self._begin is None:
             raise UsageError("stream: it was begun before; each has one block")
         begin, self._begin = self._begin, None
@@ -65,7 +70,6 @@ class Stream:
         except BaseException:
             self._close()
             raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -144,6 +148,17 @@ class Stream:
         self._close()
 
     # ---- the story --------------------------------------------------------------------------------------------
+
+    def told(self) -> tuple[str | None, float | None, float | None]:
+        """``replica``, ``queue_wait`` and ``service_time``."""
+        call = self._story()
+        winner = call.stream_core.winner
+        if winner is None:
+            return None, None, None
+        answer = call.answers.get(winner.id)
+        if answer is None:
+            return winner.replica, None, None
+        return winner.replica, answer.queue_wait, answer.service_time
 
     def _story(self) -> OpenStream:
         if self._open is None:

@@ -14,6 +14,7 @@ import logging
 import math
 import secrets
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import trio
 
@@ -72,6 +73,28 @@ class FrontOptions:
         check_count("body_bytes_max", self.body_bytes_max, 1, 16 * 1024 * 1024)
 
 
+class _Wait:
+    """A request that waits for its answer. Cancelled, its stream ends; once an answer has begun, its connection does.
+
+    It costs far less than a scope, and has what that would have to find: these are the only things to wait for.
+    """
+
+    __slots__ = ("_visit", "over", "stream")
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self.stream: Stream | None = None
+        self.over = False
+
+    def cancel(self) -> None:
+        """The time is over."""
+        self.over = True
+        if self._visit.answered:
+            self._visit.cut()
+        elif self.stream is not None:
+            self.stream.close()
+
+
 class Front:
     """Answers requests with the help of a client, which may come and go."""
 
@@ -115,14 +138,21 @@ class Front:
         if self.client is None:
             await self._unready(visit)
             return
+        ask = Ask(method, target, kept, body)
+        if whole:
+            wait = _Wait(visit)
+            self._timeout.begin(wait, visit.began if visit.bodiless else None)
+            try:
+                await self._ask(self.client, visit, wait, ask)
+            finally:
+                self._timeout.end(wait)
+                self._stall.end(wait)
+            return
         scope = trio.CancelScope()
         with scope:
             self._timeout.begin(scope)
             try:
-                if whole:
-                    await self._ask(self.client, visit, scope, Ask(method, target, kept, body))
-                else:
-                    await self._cross(self.client, visit, scope, Ask(method, target, kept, body))
+                await self._cross(self.client, visit, scope, ask)
             finally:
                 self._timeout.end(scope)
                 self._stall.end(scope)
@@ -146,7 +176,7 @@ class Front:
 
     # ---- whole requests ---------------------------------------------------------------------------------------
 
-    async def _ask(self, client: Client, visit: Visit, scope: trio.CancelScope, ask: Ask) -> None:
+    async def _ask(self, client: Client, visit: Visit, wait: _Wait, ask: Ask) -> None:
         tied = self._options.rules.tied(ask.method, ask.target)
         for tries_left in reversed(range(TRIES_MAX)):
             try:
@@ -154,35 +184,42 @@ class Front:
                     stream = client.stream(TIED, ask.pack(), policy=self._options.policy, timeout=WHOLE_SECONDS)
                 else:
                     stream = client.stream(ONCE, ask.pack(), policy=Plain(), timeout=WHOLE_SECONDS)
-                async with stream:
-                    await self._relay(stream, visit, scope)
+                wait.stream = stream
+                try:
+                    await stream.enter()
+                    await self._relay(stream, visit, wait)
+                finally:
+                    stream.close()
                 return
-            except RemoteFailure as error:
-                if tied or error.code != UNREACHABLE or not tries_left or visit.answered:
+            except (CallError, UsageError, BadMessage) as error:
+                if wait.over:
+                    await self._too_late(visit)
+                    return
+                unreached = isinstance(error, RemoteFailure) and error.code == UNREACHABLE
+                if tied or not unreached or not tries_left or visit.answered:
                     await self._failed(visit, error)
                     return
-            except (CallError, UsageError, BadMessage) as error:
-                await self._failed(visit, error)
-                return
 
-    async def _relay(self, stream: Stream, visit: Visit, scope: trio.CancelScope) -> None:
+    async def _relay(self, stream: Stream, visit: Visit, wait: _Wait) -> None:
         """Answer with the items of a stream."""
-        self._timeout.end(scope)
-        self._stall.begin(scope)
+        now = trio.current_time()
+        self._timeout.end(wait)
+        self._stall.begin(wait, now)
         try:
             item = stream.next_nowait()
         except trio.WouldBlock:
             item = await anext(stream, None)  # None, at an end without an item, is no head
         head = Head.unpack(item)
         kept = fields.for_client(head.status, head.headers, pseudonym=self._pseudonym)
-        await visit.respond(head.status, kept + _story(stream, visit), head.part, whole=head.whole)
+        kept += _story(stream, now - visit.began)
+        await visit.respond(head.status, kept, head.part, whole=head.whole)
         if head.whole and stream.over:
             return
         ended: Headers = []
         async for item in stream:
             part = unpack_part(item)
             if isinstance(part, bytes):
-                self._stall.begin(scope)
+                self._stall.begin(wait)
                 await visit.send(part)
             else:
                 ended = fields.trailers(part)
@@ -202,7 +239,7 @@ class Front:
             waits = self._stall
             waits.begin(scope)
             kept = fields.for_client(status, given, pseudonym=self._pseudonym)
-            return [*kept, *_replica(replica), _timing(replica, visit)]
+            return kept + _timing(replica, trio.current_time() - visit.began)
 
         try:
             await self._crossing.carry(client, self._options.policy, visit, ask, progress, headers)
@@ -271,20 +308,23 @@ def _replica(name: str | None) -> Headers:
     return [(b"tiedreq-replica", name.encode())]
 
 
-def _quoted(name: str | None) -> bytes:
-    text = (name or "?").encode("ascii", "replace")
-    return text.replace(b"\\", b"?").replace(b'"', b"?")
+@lru_cache(maxsize=256)
+def _named(name: str | None) -> tuple[Headers, bytes]:
+    """Who answered, and how ``Server-Timing`` begins."""
+    text = (name or "?").encode("ascii", "replace").replace(b"\\", b"?").replace(b'"', b"?")
+    return _replica(name), b'tiedreq;desc="%b";dur=' % text
 
 
-def _timing(replica: str | None, visit: Visit) -> tuple[bytes, bytes]:
-    milliseconds = 1000 * (trio.current_time() - visit.began)
-    return b"server-timing", b'tiedreq;desc="%b";dur=%.1f' % (_quoted(replica), milliseconds)
+def _timing(replica: str | None, seconds: float) -> Headers:
+    named, begins = _named(replica)
+    return [*named, (b"server-timing", b"%b%.1f" % (begins, 1000 * seconds))]
 
 
-def _story(stream: Stream, visit: Visit) -> Headers:
-    """Which replica answered, and where the time went."""
-    name, value = _timing(stream.replica, visit)
-    for metric, seconds in ((b"queue", stream.queue_wait), (b"upstream", stream.service_time)):
-        if seconds is not None:
-            value += b", %b;dur=%.1f" % (metric, 1000 * seconds)
-    return [*_replica(stream.replica), (name, value)]
+def _story(stream: Stream, seconds: float) -> Headers:
+    """Which replica answered, and where the time went, which was so many seconds here."""
+    replica, queue_wait, service_time = stream.told()
+    if queue_wait is None or service_time is None:
+        return _timing(replica, seconds)
+    named, begins = _named(replica)
+    times = (begins, 1000 * seconds, 1000 * queue_wait, 1000 * service_time)
+    return [*named, (b"server-timing", b"%b%.1f, queue;dur=%.1f, upstream;dur=%.1f" % times)]

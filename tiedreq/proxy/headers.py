@@ -25,6 +25,7 @@ KEPT = frozenset({b"host", b"content-length", b"content-type"})
 FORWARDED = frozenset({b"forwarded", b"x-real-ip"})
 """With all of ``X-Forwarded-*``, what a request says of those before it."""
 OURS = frozenset({b"tiedreq-replica", b"tiedreq-error", b"tiedreq-ticket"})
+OURS_OR_HOP_BY_HOP = OURS | HOP_BY_HOP
 NO_TRAILERS = frozenset(
     (
         b"authorization cache-control content-encoding content-length content-range content-type cookie date expect "
@@ -131,13 +132,10 @@ def may_go_on(method: bytes, headers: Headers) -> bool:
 
 
 def _end_to_end(headers: Headers) -> Headers:
-    names = [name for name, _ in headers]
-    if HOP_BY_HOP.isdisjoint(names) and OURS.isdisjoint(names):
+    if OURS_OR_HOP_BY_HOP.isdisjoint([name for name, _ in headers]):
         return headers
     named = {name for name in members(headers, b"connection") if name not in KEPT and not _forwarded(name)}
-    return [
-        (name, value) for name, value in headers if name not in HOP_BY_HOP and name not in named and name not in OURS
-    ]
+    return [(name, value) for name, value in headers if name not in OURS_OR_HOP_BY_HOP and name not in named]
 
 
 def _forwarded(name: bytes) -> bool:

@@ -72,22 +72,22 @@ class _Watch:
         self._gone = gone
         self._nursery = nursery
         self._scope: trio.CancelScope | None = None
-        self._over = trio.Event()
+        self._over: trio.Event | None = None
 
     def cancel(self) -> None:
         """The handler takes its time: begin to watch."""
-        self._scope = trio.CancelScope()
-        self._nursery.start_soon(self._run, self._scope)
+        self._scope, self._over = trio.CancelScope(), trio.Event()
+        self._nursery.start_soon(self._run, self._scope, self._over)
 
-    async def _run(self, scope: trio.CancelScope) -> None:
+    async def _run(self, scope: trio.CancelScope, over: trio.Event) -> None:
         with scope:
             if await _until_gone(self._wire, self._visit):
                 self._gone.cancel()
-        self._over.set()
+        over.set()
 
     async def stop(self) -> None:
         """Returns once nobody reads any more."""
-        if self._scope is not None:
+        if self._scope is not None and self._over is not None:
             self._scope.cancel()
             await self._over.wait()
 
@@ -105,7 +105,7 @@ class HttpListener:
         self._sending = Patience(limits.body_seconds)
         self._working = Patience(WATCH_SECONDS)
         self._watching: trio.Nursery | None = None
-        self._waiting: dict[int, trio.CancelScope] = {}
+        self._waiting: set[trio.CancelScope] = set()
         self._draining = False
         self.connections = 0
         self.over = trio.Event()
@@ -151,7 +151,7 @@ class HttpListener:
         """Accept no more; ``run`` returns once the last answer has been given."""
         self._draining = True
         self._accepting.cancel()
-        for scope in self._waiting.values():
+        for scope in list(self._waiting):
             scope.cancel()
 
     async def _accepted(self, stream: trio.SocketStream, address: Address) -> None:
@@ -204,6 +204,7 @@ class HttpListener:
             return False
         visit.closing = self._draining
         await self._handle(wire, visit, scope)
+        visit.settle()
         if visit.closing or wire.h11.our_state is not h11.DONE:
             await _linger(wire, visit)
             return False
@@ -213,12 +214,12 @@ class HttpListener:
         """The next request; None when the connection is over."""
         if not wire.h11.trailing_data[0]:
             self._idle.begin(scope)
-            self._waiting[id(scope)] = scope
+            self._waiting.add(scope)
             try:
                 data = await wire.pipe.receive()
             finally:
                 self._idle.end(scope)
-                del self._waiting[id(scope)]
+                self._waiting.remove(scope)
             if not data:
                 return None
             wire.h11.receive_data(data)
@@ -243,7 +244,7 @@ class HttpListener:
         """Run the handler, watched. A client that leaves cancels everything on its connection."""
         assert self._watching is not None, "tend() does not run"
         watch = _Watch(wire, visit, scope, self._watching)
-        self._working.begin(watch)
+        self._working.begin(watch, visit.began)
         error: Exception | None = None
         try:
             await self._handler(visit)

@@ -15,7 +15,7 @@ from tiedreq.net.bell import Bell
 
 
 class Cancellable(Protocol):
-    """Such as a ``trio.CancelScope``."""
+    """Such as a ``trio.CancelScope``: compared by identity."""
 
     def cancel(self) -> None:
         """The time is over."""
@@ -27,33 +27,35 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._waits: OrderedDict[int, tuple[float, Cancellable]] = OrderedDict()
+        self._waits: OrderedDict[Cancellable, float] = OrderedDict()
         self._bell = Bell()
+        self._idle = False
 
     def __len__(self) -> int:
         return len(self._waits)
 
-    def begin(self, waits: Cancellable) -> None:
-        """From now on ``waits`` has so many seconds; again: anew."""
-        key = id(waits)
-        self._waits.pop(key, None)
-        self._waits[key] = (trio.current_time() + self.seconds, waits)
-        if len(self._waits) == 1:
+    def begin(self, waits: Cancellable, now: float | None = None) -> None:
+        """From ``now`` on ``waits`` has so many seconds; again: anew."""
+        self._waits.pop(waits, None)
+        self._waits[waits] = (trio.current_time() if now is None else now) + self.seconds
+        if self._idle:
+            self._idle = False
             self._bell.ring()
 
     def end(self, waits: Cancellable) -> None:
         """The wait is over."""
-        self._waits.pop(id(waits), None)
+        self._waits.pop(waits, None)
 
     async def run(self) -> None:
         """Watch the time, until cancelled."""
         while True:
             if not self._waits:
+                self._idle = True
                 await self._bell.wait_anew()
                 continue
-            key, (at, waits) = next(iter(self._waits.items()))
+            waits, at = next(iter(self._waits.items()))
             if at <= trio.current_time():
-                del self._waits[key]
+                del self._waits[waits]
                 waits.cancel()
             else:
                 await trio.sleep_until(at)

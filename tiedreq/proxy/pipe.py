@@ -18,13 +18,14 @@ WRITES_IN_A_ROW = 16
 class Pipe:
     """Reads and writes one stream. One task at a time may read, and one write."""
 
-    __slots__ = ("_in_a_row", "_sending", "_socket", "stream")
+    __slots__ = ("_in_a_row", "_sending", "_socket", "_written", "stream")
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._sending = False
         self._in_a_row = 0
+        self._written = 0
 
     def receive(self) -> Awaitable[bytes]:
         """What comes next; empty at the end.
@@ -37,6 +38,23 @@ class Pipe:
 
     async def _by_stream(self) -> bytes:
         return bytes(await self.stream.receive_some(RECEIVE_BYTES))
+
+    def write_now(self, data: bytes) -> bool:
+        """Write ``data`` if no more is needed than room for all of it, which most often there is.
+
+        False: nothing was written, or a part, and ``send_rest`` is to be called. Raises as ``receive``.
+        """
+        socket = self._socket
+        self._written = 0
+        if socket is None or self._sending or self._in_a_row >= WRITES_IN_A_ROW - 1:
+            return False
+        self._in_a_row += 1
+        self._written = sockets.write(socket, data)
+        return self._written == len(data)
+
+    async def send_rest(self, data: bytes) -> None:
+        """Write what ``write_now`` has left of ``data``. Raises as ``send``."""
+        await self.send(data[self._written :] if self._written else data)
 
     async def send(self, data: bytes) -> None:
         """Write all of ``data``. Raises as ``receive`` does; cancelled, it may have written a part."""

@@ -55,6 +55,6 @@ class Rules:
     def tied(self, method: bytes, target: bytes) -> bool:
         """True when a request may run at two replicas."""
         path = target.partition(b"?")[0]
-        if any(rule.covers(method, path) for rule in self.once):
+        if self.once and any(rule.covers(method, path) for rule in self.once):
             return False
         return method in SAFE or any(rule.covers(method, path) for rule in self.tie)

@@ -33,6 +33,7 @@ EARLY_SECONDS = 1.0
 """How long a request is still sent after it was refused. With another status its body is wanted."""
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
+END = h11.EndOfMessage()
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -78,21 +79,21 @@ def dial_tcp(host: str, port: int, seconds: float) -> Dial:
 class _Line:
     """One connection."""
 
-    __slots__ = ("h11", "pipe", "stream", "used_at")
+    __slots__ = ("_poll", "h11", "pipe", "stream", "used_at")
 
     def __init__(self, stream: trio.abc.Stream, header_bytes_max: int) -> None:
         self.stream = stream
         self.pipe = Pipe(stream)
         self.h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=header_bytes_max)
         self.used_at = -1.0
+        self._poll: select.poll | None = None
+        if isinstance(stream, trio.SocketStream):
+            self._poll = select.poll()
+            self._poll.register(stream.socket.fileno(), select.POLLIN)
 
     def quiet(self) -> bool:
-        """False when something came, or the end, though nothing was asked."""
-        if not isinstance(self.stream, trio.SocketStream):
-            return True
-        poll = select.poll()
-        poll.register(self.stream.socket.fileno(), select.POLLIN)
-        return not poll.poll(0)
+        """False when something came, or the end, though nothing was asked. (Not for one that was closed here.)"""
+        return self._poll is None or not self._poll.poll(0)
 
 
 class HttpClient:
@@ -273,7 +274,7 @@ class Response:
         data = line.h11.send(request) or b""
         if body:
             data += line.h11.send(h11.Data(data=body)) or b""
-        data += line.h11.send(h11.EndOfMessage()) or b""
+        data += line.h11.send(END) or b""
         self._sending = True
         if len(data) <= AT_ONCE_BYTES:
             await self._send_whole(line, data)
@@ -287,9 +288,13 @@ class Response:
                     nursery.cancel_scope.deadline = trio.current_time() + EARLY_SECONDS
 
     async def _send_whole(self, line: _Line, data: bytes) -> None:
-        with suppress(*_BROKEN):  # it may have answered, and closed before it read the body
-            await line.pipe.send(data)
-            self._sending = False
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            if not line.pipe.write_now(data):
+                await line.pipe.send_rest(data)
+        except _BROKEN:
+            return  # it may have answered, and closed before it read the body
+        self._sending = False
 
     async def begin_stream(self, request: h11.Request, body: StreamedBody, nursery: trio.Nursery) -> None:
         """Send the head, begin to send the body, and wait for the head of the response. Raises ``Broke``."""
@@ -320,7 +325,7 @@ class Response:
             try:
                 async for part in body.parts:
                     await line.pipe.send(line.h11.send(h11.Data(data=part)) or b"")
-                await line.pipe.send(line.h11.send(h11.EndOfMessage()) or b"")
+                await line.pipe.send(line.h11.send(END) or b"")
             except (*_BROKEN, h11.LocalProtocolError):
                 return  # who waits for the response sees what became of it
             self._sending = False
@@ -366,7 +371,8 @@ class Response:
             return part
         if self.whole:
             return b""
-        line = self._open_line()
+        line = self._line
+        assert line is not None
         while True:
             try:
                 event = line.h11.next_event()
@@ -379,7 +385,8 @@ class Response:
                     return bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 self.whole = True
-                self.trailers = as_pairs(event)
+                if event.headers:
+                    self.trailers = as_pairs(event)
                 self._release(line)
                 return b""
             else:

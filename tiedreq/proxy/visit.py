@@ -17,6 +17,7 @@ from tiedreq.proxy.patience import Cancellable, Patience
 from tiedreq.proxy.pipe import Pipe
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+END = h11.EndOfMessage()
 
 
 class ClientGone(Exception):
@@ -50,16 +51,27 @@ class Wire:
 
     async def send(self, *events: h11.Event) -> None:
         """Send events in one piece. Raises ``ClientGone``."""
-        data = b"".join([self.h11.send(event) or b"" for event in events])
+        send = self.h11.send
+        data = b"".join([send(event) or b"" for event in events])
         if not data:
             return
-        self._sending.begin(self._scope)
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            await self.pipe.send(data)
+            if not self.pipe.write_now(data):
+                await self._send_rest(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
             raise ClientGone from None  # busy: it does not even take "100 Continue"
+
+    async def _send_rest(self, data: bytes) -> None:
+        self._sending.begin(self._scope)
+        try:
+            await self.pipe.send_rest(data)
         finally:
             self._sending.end(self._scope)
+
+    def cut(self) -> None:
+        """End the connection, whatever happens on it."""
+        self._scope.cancel()
 
 
 class Visit:
@@ -91,8 +103,17 @@ class Visit:
         self._whole = not self.chunked and not self.length
         self.closing = False
         """The connection ends with this answer: ``respond`` says so."""
-        if self._whole and isinstance(wire.h11.next_event(), h11.EndOfMessage):
+        if self._whole:
             self.body_end.set()
+
+    def settle(self) -> None:
+        """Once it is answered: let h11 see the end of a request that has no body, which took no time before."""
+        if self._whole:
+            self._wire.h11.next_event()
+
+    def cut(self) -> None:
+        """End the connection, and with it whatever waits to answer: for an answer that can't be completed."""
+        self._wire.cut()
 
     @property
     def bodiless(self) -> bool:
@@ -106,7 +127,8 @@ class Visit:
 
     async def go_on(self) -> None:
         """Tell a client that waits with its body to send it. Raises ``ClientGone``."""
-        if self.waits_to_send and not self.answered and self._wire.h11.they_are_waiting_for_100_continue:
+        waiting = self._wire.h11.they_are_waiting_for_100_continue
+        if self.waits_to_send and not self.answered and not self.body_over and waiting:
             await self._wire.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
         self.waits_to_send = False
 
@@ -144,7 +166,7 @@ class Visit:
         if part:
             events.append(h11.Data(data=part))
         if whole:
-            events.append(h11.EndOfMessage())
+            events.append(END)
         await self._send(*events)
         self.finished = whole
 
@@ -157,11 +179,11 @@ class Visit:
         if self.finished:
             return
         try:
-            await self._send(h11.EndOfMessage(headers=trailers or []))
+            await self._send(h11.EndOfMessage(headers=trailers) if trailers else END)
         except Aborted:
             if not trailers:
                 raise
-            await self._send(h11.EndOfMessage())
+            await self._send(END)
         self.finished = True
 
     async def _send(self, *events: h11.Event) -> None:

@@ -54,7 +54,7 @@ class Worker:
             raise Failure("bad_request", str(error)) from None
         response = await self._begin(ask, repeat)
         try:
-            if repeat:
+            if repeat and (response.status == 503 or response.status in self._let_other_win):
                 await self._unless_busy(response, ctx.pushback)
             parts = Parts(response)
             part = await parts.first()
@@ -63,8 +63,7 @@ class Worker:
                 part = await parts.next()
                 if part:
                     yield part
-            kept = rules.trailers(response.trailers)
-            if kept:
+            if response.trailers and (kept := rules.trailers(response.trailers)):
                 yield pack_trailers(kept)
         except Broke as error:
             raise _broke(error, repeat) from None
