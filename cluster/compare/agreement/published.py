@@ -83,7 +83,7 @@ SHORT_CALLS = 500
 
 
 def slow(words: str, policy: str, names: str, *values: float, after: float = 0.1, **more: Any) -> Published:
-    """One replica of five is three times slower: runs of 500 to 2,000 calls; ours have 1,000."""
+    """One replica of five is three times slower: runs of 500 to 2,000 calls; ours have 500."""
     run = cell("slow-replica", policy, rate=100.0, calls=SHORT_CALLS, fixed_after=after, **more)
     return Published(f"slow-replica, {words}", run, figures(names, *values), SHORT_RUNS, why=FURTHER)
 
