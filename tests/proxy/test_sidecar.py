@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -339,3 +340,22 @@ async def test_sidecars_find_each_other_in_a_list_that_grows(tmp_path: Path) -> 
 
 def linked(handle: ReplicaHandle) -> int:
     return sum(view["up"] for view in handle.status()["links"].values())
+
+
+async def test_a_client_that_leaves_in_mid_upload_while_it_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    """Who reads from it and who writes to it both find that out; nothing of it is an error of ours."""
+    async with running(1) as (apps, _, plug):
+
+        async def echo(upstream: Plug) -> None:
+            await upstream.until(b"\r\n\r\n")
+            await upstream.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while data := await upstream.stream.receive_some(65536):
+                await upstream.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+        apps[0]._answer = echo  # type: ignore[method-assign]
+        head = b"PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await plug.send(head + b"400000\r\n" + b"x" * 2_000_000)
+        await trio.sleep(0.3)  # until its answer, which it does not read, fills the way back
+        await plug.close()
+        await trio.sleep(0.5)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]

@@ -85,7 +85,7 @@ async def test_a_kept_connection_that_closes_as_a_request_leaves(nursery, autoju
     client = HttpClient(upstream.dial)
     assert await get(client) == b"1"
     assert await get(client) == b"2", "a request that may be repeated goes again"
-    with pytest.raises(Broke):
+    with pytest.raises(Broke, match="it closed the connection without an answer"):
         await get(client, repeat=False)
     assert upstream.dialed == 2 and client.open == 0
 

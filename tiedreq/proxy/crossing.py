@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import trio
@@ -94,10 +95,11 @@ class Crossing:
         progress: Callable[[], None],
         headers: MakeHeaders,
     ) -> None:
-        async def parts() -> AsyncIterator[bytes]:
-            async for part in received(visit, ask.body):
-                progress()
-                yield part
+        async def parts() -> AsyncGenerator[bytes]:
+            async with aclosing(received(visit, ask.body)) as all_:
+                async for part in all_:
+                    progress()
+                    yield part
 
         length = None if visit.chunked else visit.length or 0
         body = StreamedBody(parts(), length, visit.waits_to_send, visit.go_on)

@@ -249,7 +249,7 @@ class HttpListener:
         try:
             await self._handler(visit)
         except Exception as raised:
-            error = raised
+            error = _leading(raised)
         finally:
             self._working.end(watch)
             await watch.stop()
@@ -276,6 +276,18 @@ class HttpListener:
         head = h11.Response(status_code=status, headers=headers, reason=REASONS.get(status, b""))
         await wire.send(head, h11.Data(data=body), h11.EndOfMessage())
         await _drained(wire)
+
+
+def _leading(error: Exception) -> Exception:
+    """The error, or of several that tell of a client that has left or breaks the rules one of them."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    if error.split((ClientGone, Aborted, h11.RemoteProtocolError, *_BROKEN))[1] is not None:
+        return error
+    first: Exception = error
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 async def _until_gone(wire: Wire, visit: Visit) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import trio
@@ -129,7 +129,7 @@ def _of_one_hop_less(headers: Headers, *, answer: bool = False) -> Headers:
     ]
 
 
-async def received(visit: Visit, before: bytes = b"") -> AsyncIterator[bytes]:
+async def received(visit: Visit, before: bytes = b"") -> AsyncGenerator[bytes]:
     """The parts of a request's body; ``before`` has been read already."""
     if before:
         yield before

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import h11
@@ -60,7 +60,7 @@ class StreamedBody:
     ``asked`` is called then.
     """
 
-    parts: AsyncIterator[bytes]
+    parts: AsyncGenerator[bytes]
     length: int | None
     wait: bool = False
     asked: Callable[[], Awaitable[None]] | None = None
@@ -323,8 +323,9 @@ class Response:
             if body.asked is not None:
                 await body.asked()
             try:
-                async for part in body.parts:
-                    await line.pipe.send(line.h11.send(h11.Data(data=part)) or b"")
+                async with aclosing(body.parts) as parts:
+                    async for part in parts:
+                        await line.pipe.send(line.h11.send(h11.Data(data=part)) or b"")
                 await line.pipe.send(line.h11.send(END) or b"")
             except (*_BROKEN, h11.LocalProtocolError):
                 return  # who waits for the response sees what became of it
@@ -393,14 +394,18 @@ class Response:
                 raise self._broke("it closed the connection within its answer")
 
     async def _event(self, line: _Line) -> h11.Event | type[h11.PAUSED]:
+        ended = False
         try:
             while (event := line.h11.next_event()) is h11.NEED_DATA:
                 data = await line.pipe.receive()
+                ended = not data
                 self.heard = self.heard or bool(data)
                 line.h11.receive_data(data)
         except _BROKEN as error:
             raise self._broke("the connection broke") from error
         except h11.RemoteProtocolError as error:
+            if ended:
+                raise self._broke("it closed the connection without an answer") from error
             raise self._broke(f"what came is no answer: {error}") from error
         return event  # type: ignore[return-value]
 
