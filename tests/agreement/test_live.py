@@ -34,6 +34,9 @@ def test_what_differs_does_not_agree() -> None:
     more = dataclasses.replace(tally, duplicates=tally.duplicates + 10, executions=round(tally.executions * 1.2))
     told = {line.quantity for line in compared("more", cell, more, tally) if not line.agrees}
     assert told == {"executions per call", "executed twice, %"}
+    for lost in (dataclasses.replace(tally, errors=1), dataclasses.replace(tally, unfinished=1)):
+        told = {line.quantity for line in compared("lost", cell, lost, tally) if not line.agrees}
+        assert told == {"without an answer"}
     other = run_cell(cell.but(world="sim", policy="plain"), 1)
     told = {line.quantity for line in compared("slow", cell, other, tally) if not line.agrees}
     assert "p99 ms" in told and "p50 ms" not in told
