@@ -96,21 +96,27 @@ def make_table(rows: Sequence[tuple[Cell, Row]], title: str, width: int) -> Tabl
     Durations are milliseconds. Columns that would make it wider than ``width`` characters are left out, the least
     important first, and so is what no row has.
     """
+    heading = "policy"
     names = [str(row["policy"]) + ("" if row["stable"] else " (unstable)") for _, row in rows]
     shown = [
         (column, [_shown(row.get(column.name), column) for _, row in rows])
         for column in (*IDENTIFYING, *NUMBERS)
         if any(row.get(column.name) is not None for _, row in rows)
     ]
-    left = width - max(map(len, names)) - 1 - EDGE
+    left = width - max(map(len, (heading, *names))) - 1 - EDGE
     fitting = []
     for column, cells in shown:
         left -= max(len(column.title), *map(len, cells)) + EDGE
         if left < 0:
             break
         fitting.append((column, cells))
+    if not {"calls", "errors"} <= {column.name for column, _ in fitting}:
+        calls, errors = (
+            [count for _, row in rows if isinstance(count := row[name], int)] for name in ("calls", "errors")
+        )
+        title += f"; {min(calls)} to {max(calls)} calls, {sum(errors)} errors in all"
     table = Table(title=title, title_justify="left")
-    table.add_column("policy", no_wrap=True)
+    table.add_column(heading, no_wrap=True)
     for column, _ in fitting:
         table.add_column(column.title, justify="right", no_wrap=True)
     group = rows[0][0]

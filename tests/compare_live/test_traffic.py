@@ -84,7 +84,10 @@ async def test_latency_counts_from_the_intended_time(autojump_clock: MockClock) 
     assert 0.9 < traffic.lateness.longest < 1.0
     late = traffic.lateness.total
     assert late > 20.0
-    assert traffic.tally.latency.longest > 0.9
+    slow = sum(number % 10 == 0 for number in range(traffic.first_measured, traffic.calls_made))
+    served = 0.5 * slow + SERVICE_SECONDS * (traffic.tally.calls - slow)
+    # What was under way as it stood still is up to a second longer as well.
+    assert late < traffic.tally.latency.total - served < late + 8
     assert traffic.tally.wait.total == pytest.approx(late, rel=0.01)
 
 
