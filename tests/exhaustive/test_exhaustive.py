@@ -161,6 +161,11 @@ def break_cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mutant], None]:
     return put
 
 
+def test_a_start_that_is_told_again_after_the_clock_ran_out() -> None:
+    """Nowhere to send a backup: the clock runs twice as long then, whoever repeats that the copy started."""
+    assert not Walker().walk(911476580).violations
+
+
 def test_walks_break_nothing_and_are_the_same_when_made_alone() -> None:
     walker = Walker()
     walks = [walker.walk(seed) for seed in range(SHARED - 4, SHARED + 4)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tiedreq.core.call import SentCopy
+from tiedreq.core.call import CallCore, SentCopy
 from tiedreq.core.call_table import CallState
 from tiedreq.core.commands import CallCommand, CancelCopy, CompleteCall, OutcomeKind, SendCopy
-from tiedreq.core.events import CopyEnded, CopyStarted
+from tiedreq.core.events import CallEvent, CopyEnded, CopyStarted
 from tiedreq.core.policy import Auto, Hedged, Tied
 from tiedreq.core.types import UNTIED, Cause, CopyKind
 from tiedreq.sim.checker import LOST_TO_A_PARTNER, Checker
@@ -80,10 +80,20 @@ class BackupClockRuns(Checker):
     """6.3: the backup clock runs from the start of a copy, whoever told of it."""
 
     name = "6.3"
+    known = False
+    """Whether a start that is told was told before: then the clock may have run out since, at the same time."""
+
+    def before_call(self, event: CallEvent, core: CallCore) -> None:
+        """A call's core is about to take a step."""
+        if isinstance(event, CopyStarted):
+            sent = core.copies.get(event.copy)
+            self.known = sent is not None and sent.started_at is not None
 
     def call_step(self, step: CallStep) -> None:
         event, core = step.event, step.core
         if not isinstance(event, CopyStarted | CopyEnded) or core.state == CallState.DONE:
+            return
+        if isinstance(event, CopyStarted) and self.known:
             return
         policy = core.request.policy
         backup = policy.backup if isinstance(policy, Hedged | Tied | Auto) else None

@@ -109,6 +109,7 @@ class CheckerSet:
         self.violations: list[Violation] = []
         self._checkers = [kind(self.history, self.violations) for kind in CHECKERS]
         self._stale = next(c for c in self._checkers if isinstance(c, StaleChangesNothing))
+        self._clock = next(c for c in self._checkers if isinstance(c, BackupClockRuns))
         self._evicted: dict[Identity, int] = {}
         self._hooks = {name: [self._checkers[i] for i in which] for name, which in HOOKS.items()}
 
@@ -165,6 +166,7 @@ class CheckerSet:
     def before_call_step(self, call: CallId, event: CallEvent, core: CallCore, now: float) -> None:
         """A call's core is about to take a step."""
         self._stale.before_call(event, core)
+        self._clock.before_call(event, core)
 
     def on_call_step(
         self, call: CallId, event: CallEvent, commands: list[CallCommand], core: CallCore, now: float
